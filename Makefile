@@ -1,0 +1,66 @@
+# Everything that one does with this repository. `make help` lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Functions and tools are found in the virtual environment first.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+PYTEST_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format e2e bench proto lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.dev ## install everything for development into .venv (run and test do it by themselves)
+
+run: $(VENV)/.run ## start the service on port 9445 with the functions of this repository
+	exec krm-runner serve --disable-runtimes=pod --functions=functions --config=config.yaml $(ARGS)
+
+test: $(VENV)/.dev ## fast tests: unit and integration
+	pytest tests/unit tests/integration $(PYTEST_FLAGS)
+
+e2e: $(VENV)/.dev ## tests that need the machine: Go clients, cgroups, load
+	@sh tests/e2e/ensure-go.sh
+	pytest tests/e2e $(PYTEST_FLAGS)
+
+check: $(VENV)/.dev ## formatting, lint, types, import contracts, generated code
+	ruff format --check .
+	ruff check .
+	lint-imports --no-logo
+	mypy
+	pyright
+	sh proto/check.sh
+
+format: $(VENV)/.dev ## format the code and mend what lint can mend
+	ruff check --fix .
+	ruff format .
+
+bench: $(VENV)/.dev ## benchmarks, as ratios of one run
+	python bench/envelope.py
+
+proto: $(VENV)/.dev ## generate code from proto/
+	python -m grpc_tools.protoc -Iproto --python_out=src/krm_runner/rpc/_generated --pyi_out=src/krm_runner/rpc/_generated evaluator.proto
+
+lock: $(VENV)/.dev ## pin the newest versions of all dependencies, with hashes
+	for name in run dev go; do \
+		uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+			requirements/$$name.in -o requirements/$$name.txt || exit 1; \
+	done
+
+clean: ## remove everything that was built here
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
+
+$(BIN)/python:
+	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)"
+
+$(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
+	@echo "installing krm-runner into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	@echo "installing the development tools into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@

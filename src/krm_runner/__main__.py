@@ -1,0 +1,7 @@
+"""`python -m krm_runner` is `krm-runner`."""
+
+import sys
+
+from krm_runner.cli import main
+
+sys.exit(main())

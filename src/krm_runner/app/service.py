@@ -1,0 +1,145 @@
+"""The service from start to end. Read `serve` from top to bottom to know what there is and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+import structlog
+
+from krm_runner import __version__
+from krm_runner.core.errors import ConfigurationError
+from krm_runner.core.evaluation import Evaluator
+from krm_runner.evaluators.chain import ChainEvaluator
+from krm_runner.evaluators.executable import ExecutableEvaluator
+from krm_runner.evaluators.function_file import FunctionFile
+from krm_runner.process.cpus import usable_cpus
+from krm_runner.process.executor import Executor
+from krm_runner.process.spawn import Spawner, initial_environment
+from krm_runner.rpc.evaluate import EvaluateHandler, max_resource_list
+from krm_runner.rpc.server import GrpcServer
+from krm_runner.settings import ExecSettings, Settings
+from krm_runner.telemetry import exporters, logs
+from krm_runner.telemetry.metrics import EvaluationMetrics
+
+_log = structlog.get_logger("krm_runner")
+_MIN_PARALLEL = 2
+
+
+async def serve(settings: Settings) -> None:
+    """Run the service until a signal ends it. ConfigurationError and ServeError when it cannot start."""
+    if settings.pod is not None:
+        raise ConfigurationError(f"krm-runner {__version__} has no pod runtime yet; start with --disable-runtimes=pod")
+    logs.configure(level=settings.log.level, log_format=settings.log.format)
+
+    # What can be wrong with files is found out before anything is started.
+    exec_runtime = _ExecRuntime(settings.exec, settings) if settings.exec is not None else None
+
+    telemetry = exporters.start(settings.exporters)
+    metrics = EvaluationMetrics(telemetry.meter)
+
+    # Exec first, always: only a function that it does not know goes on to the next.
+    evaluators: list[Evaluator] = []
+    if exec_runtime is not None:
+        evaluators.append(exec_runtime.evaluator)
+        metrics.observe_executions(
+            running=lambda: exec_runtime.executor.running, waiting=lambda: exec_runtime.executor.waiting
+        )
+    if not evaluators:
+        _log.warning("every runtime is disabled: all calls will be answered with NOT_FOUND")
+
+    handler = EvaluateHandler(
+        ChainEvaluator(evaluators),
+        metrics=metrics,
+        tracer=telemetry.tracer,
+        message_limit=settings.server.max_message_bytes,
+        default_timeout=settings.server.default_timeout,
+        default_prefix=settings.server.default_image_prefix,
+        log_payloads=settings.log.level >= logs.PAYLOADS,
+    )
+    try:
+        server = GrpcServer(handler, port=settings.server.port, message_limit=settings.server.max_message_bytes)
+        signals = _Signals(
+            reload=exec_runtime.functions.reload if exec_runtime else _ignore,
+            last_words=exec_runtime.executor.kill_all if exec_runtime else _ignore,
+        )
+        async with asyncio.TaskGroup() as background:
+            watching = background.create_task(exec_runtime.functions.watch()) if exec_runtime else None
+            await server.start()
+            server.set_serving(True)
+            _log.info(
+                "serving",
+                version=__version__,
+                port=server.port,
+                runtimes=",".join(evaluator.runtime for evaluator in evaluators) or "none",
+                images=len(exec_runtime.functions.table.executables) if exec_runtime else 0,
+            )
+            received = await signals.wait()
+            _log.info("stopping", signal=received, calls=handler.calls_under_way)
+            await server.stop(lame_duck=settings.server.shutdown_delay, total=settings.server.shutdown_timeout)
+            if watching is not None:
+                watching.cancel()
+    finally:
+        if exec_runtime is not None:
+            exec_runtime.executor.kill_all()
+            exec_runtime.executor.close()
+        await asyncio.to_thread(telemetry.close)
+    _log.info("stopped")
+
+
+class _ExecRuntime:
+    """The parts of the exec runtime, wired."""
+
+    def __init__(self, settings: ExecSettings, all_settings: Settings) -> None:
+        server = all_settings.server
+        self.functions = FunctionFile(
+            settings.config,
+            required=settings.config_is_required,
+            functions=settings.functions,
+            default_prefix=server.default_image_prefix,
+        )
+        self.functions.load()
+        spawner = Spawner(initial_environment())
+        spawner.become_subreaper()
+        self.executor = Executor(
+            spawner,
+            max_parallel=settings.max_parallel or max(_MIN_PARALLEL, usable_cpus()),
+            max_waiting=settings.max_waiting,
+        )
+        self.evaluator = ExecutableEvaluator(
+            self.functions,
+            self.executor,
+            directory=settings.functions,
+            max_output=max_resource_list(server.max_message_bytes),
+            message_limit=server.max_message_bytes,
+        )
+
+
+class _Signals:
+    """SIGTERM and SIGINT ask for the end; a second one ends at once. SIGHUP reloads the configuration."""
+
+    def __init__(self, *, reload: Callable[[], None], last_words: Callable[[], None]) -> None:
+        self._last_words = last_words
+        loop = asyncio.get_running_loop()
+        self._received: asyncio.Future[str] = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop, number)
+        loop.add_signal_handler(signal.SIGHUP, reload)
+
+    async def wait(self) -> str:
+        """The name of the first signal that asks for the end."""
+        return await self._received
+
+    def _on_stop(self, number: signal.Signals) -> None:
+        if not self._received.done():
+            self._received.set_result(number.name)
+            return
+        _log.warning("second signal: ending at once", signal=number.name)
+        self._last_words()
+        os._exit(128 + number)
+
+
+def _ignore() -> None:
+    """Nothing to do where a runtime is disabled."""

@@ -1,0 +1,1 @@
+"""The policy of the runner, free of I/O: nothing here knows an event loop, a socket, a clock or a process."""

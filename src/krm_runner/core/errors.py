@@ -1,0 +1,181 @@
+"""The one tree of errors.
+
+Every failure that a caller or an operator can meet is a class here, and its message is complete: what went
+wrong, with which function, and what to do. Adapters translate their library's errors into these once; which
+gRPC status each of them becomes is decided in `rpc.status`, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+
+class KrmRunnerError(Exception):
+    """Whatever this program raises on purpose."""
+
+
+class ConfigurationError(KrmRunnerError):
+    """A flag, an environment variable or a file is wrong; the service does not start (or keeps its old file)."""
+
+
+class ServeError(KrmRunnerError):
+    """The configuration is fine but the service cannot run here: its port is taken, for example."""
+
+
+class EvaluationError(KrmRunnerError):
+    """One call failed. `reason` is for machines, the message for people."""
+
+    reason: ClassVar[str] = "EVALUATION_FAILED"
+    retry_after: ClassVar[float | None] = None
+
+    def __init__(self, message: str, *, image: str = "", facts: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.image = image
+        self.runtime = ""
+        """Which runtime it happened in; set by whoever knows, empty while none had the call."""
+        self.facts: dict[str, str] = dict(facts or {})
+
+
+class InvalidRequestError(EvaluationError):
+    """The request itself makes no sense: no image, a malformed image, not a protobuf message."""
+
+    reason = "INVALID_REQUEST"
+
+
+class FunctionNotFoundError(EvaluationError):
+    """A runtime does not know the function; the only error that lets the next runtime try."""
+
+    reason = "FUNCTION_NOT_FOUND"
+
+    def __init__(self, image: str) -> None:
+        super().__init__(f'function "{image}" not found', image=image)
+
+
+class FunctionFailedError(EvaluationError):
+    """The function ran and ended with a non-zero exit code or by a signal."""
+
+    reason = "FUNCTION_FAILED"
+
+    def __init__(
+        self, image: str, *, ending: str, results: Sequence[str], stderr: str, facts: Mapping[str, str]
+    ) -> None:
+        parts = [f'function "{image}" {ending}']
+        if results:
+            parts.append("results:\n" + "\n".join(f"  {line}" for line in results))
+        super().__init__(_with_stderr("\n".join(parts), stderr), image=image, facts=facts)
+
+
+class InvalidOutputError(EvaluationError):
+    """The function ended well, but what it wrote is no ResourceList."""
+
+    reason = "INVALID_OUTPUT"
+
+    def __init__(self, image: str, *, why: str, stderr: str) -> None:
+        headline = f'function "{image}" exited with code 0, but its output is not a ResourceList: {why}'
+        super().__init__(_with_stderr(headline, stderr), image=image, facts={"exit_code": "0"})
+
+
+class CannotExecuteError(EvaluationError):
+    """The function's executable could not be started."""
+
+    reason = "CANNOT_EXECUTE"
+
+    def __init__(self, image: str, *, executable: str, why: str) -> None:
+        super().__init__(
+            f'function "{image}" cannot be executed: {executable}: {why}',
+            image=image,
+            facts={"executable": executable},
+        )
+
+
+class OutputTooLargeError(EvaluationError):
+    """The function wrote more than an answer may hold; it was stopped at the limit."""
+
+    reason = "OUTPUT_TOO_LARGE"
+
+    def __init__(self, image: str, *, written: int, limit: int) -> None:
+        super().__init__(
+            f'function "{image}" wrote at least {written} bytes, more than the limit of {limit} bytes for a '
+            "message; it was stopped. Raise --max-request-body-size here and "
+            "--function-runner-grpc-max-message-size in Porch, or make the package smaller",
+            image=image,
+            facts={"limit": str(limit)},
+        )
+
+
+class MessageTooLargeError(EvaluationError):
+    """The request is larger than the limit."""
+
+    reason = "MESSAGE_TOO_LARGE"
+
+    def __init__(self, *, size: int, limit: int) -> None:
+        super().__init__(
+            f"the request has {size} bytes, more than the limit of {limit} bytes set by "
+            "--max-request-body-size; raise it here and --function-runner-grpc-max-message-size in Porch, "
+            "or make the package smaller",
+            facts={"size": str(size), "limit": str(limit)},
+        )
+
+
+class QueueFullError(EvaluationError):
+    """Too many calls of this function wait already."""
+
+    reason = "QUEUE_FULL"
+    retry_after = 1.0
+
+    def __init__(self, image: str, *, waiting: int) -> None:
+        super().__init__(
+            f'function "{image}" has {waiting} calls waiting already (--max-queue-length); try again later',
+            image=image,
+            facts={"waiting": str(waiting)},
+        )
+
+
+class OutOfResourcesError(EvaluationError):
+    """The machine has no process, file or memory left to start the function with."""
+
+    reason = "OUT_OF_RESOURCES"
+    retry_after = 1.0
+
+    def __init__(self, image: str, *, why: str) -> None:
+        super().__init__(f'function "{image}" could not be started for now: {why}; try again later', image=image)
+
+
+class DeadlineExceededError(EvaluationError):
+    """The call's time was over before the function's answer was there."""
+
+    reason = "DEADLINE_EXCEEDED"
+
+    def __init__(self, image: str, *, after: float) -> None:
+        super().__init__(
+            f'function "{image}" did not answer before the deadline of the call; it was stopped after {after:.1f}s',
+            image=image,
+        )
+
+
+class ShuttingDownError(EvaluationError):
+    """The runner is stopping and the call could not end in time."""
+
+    reason = "SHUTTING_DOWN"
+    retry_after = 1.0
+
+    def __init__(self, image: str) -> None:
+        super().__init__(f'function "{image}" was stopped because this runner is shutting down; try again', image=image)
+
+
+class UnexpectedError(EvaluationError):
+    """A defect of the runner itself: the log has the traceback."""
+
+    reason = "UNEXPECTED"
+
+    def __init__(self, image: str, *, cause: BaseException) -> None:
+        super().__init__(
+            f'function "{image}": unexpected {type(cause).__name__} in the runner; its log has the details',
+            image=image,
+        )
+
+
+def _with_stderr(headline: str, stderr: str) -> str:
+    text = stderr.strip("\n")
+    return f"{headline}\nstderr:\n{text}" if text.strip() else headline

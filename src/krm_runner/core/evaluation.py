@@ -1,0 +1,46 @@
+"""What is evaluated, what comes back, and what every runtime must offer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from krm_runner.core.image_ref import ImageRef
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """One call. The resource list travels as bytes: nobody decodes what it only passes on."""
+
+    image: str
+    """The image as the caller wrote it; messages and logs name this."""
+    reference: ImageRef
+    resource_list: bytes | memoryview
+    deadline: float
+    """When the answer must be there, on the event loop's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """A successful evaluation: the function's output, byte for byte, and its log."""
+
+    resource_list: bytes
+    log: bytes
+    runtime: str
+    queue_wait: float = 0.0
+    """Seconds that the call waited for its turn."""
+    failed_results: tuple[str, ...] = field(default=())
+    """Results of severity error that the function reported although it succeeded, one line each."""
+
+
+class Evaluator(Protocol):
+    """A runtime: executes a function or raises an EvaluationError."""
+
+    @property
+    def runtime(self) -> str:
+        """The runtime's name, for logs and metrics."""
+        ...
+
+    async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
+        """Execute the function; FunctionNotFoundError when this runtime does not know it."""
+        ...

@@ -1,0 +1,114 @@
+"""Which image is served by which local executable: the exec runtime's configuration file, parsed.
+
+    functions:
+      - function: set-namespace            # a file in the functions directory
+        images:
+          - ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1
+
+Refuses what it cannot understand with the place in the file; what is merely odd (an image that stands twice, a field
+that nobody reads) is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import yaml
+
+from krm_runner.core import image_ref
+from krm_runner.core.errors import ConfigurationError
+from krm_runner.core.image_ref import ImageRef
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTable:
+    """Executables by canonical image; a look-up is O(1)."""
+
+    executables: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+
+    def find(self, image: ImageRef) -> str | None:
+        """The name of the executable that serves `image`."""
+        return self.executables.get(image.canonical)
+
+
+EMPTY_TABLE = FunctionTable({})
+
+
+def parse(text: bytes, *, source: str, default_prefix: str) -> FunctionTable:
+    """The table in a configuration file; ConfigurationError names `source`, the place and the reason."""
+    try:
+        document: object = yaml.load(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+    if document is None:
+        return EMPTY_TABLE
+    top = _mapping(document, source, "the file")
+    warnings = [f'{source}: "{name}" is not known and is ignored' for name in top if name != "functions"]
+    executables: dict[str, str] = {}
+    for place, entry in _entries(top.get("functions"), source, "functions"):
+        fields = _mapping(entry, source, place)
+        warnings += [
+            f'{source}: {place}: "{name}" is not known and is ignored'
+            for name in fields
+            if name not in ("function", "images")
+        ]
+        executable = _executable_name(fields.get("function"), source, place)
+        for image_place, image in _entries(fields.get("images"), source, f"{place}.images"):
+            key = _canonical(image, source, image_place, default_prefix)
+            if key in executables:
+                warnings.append(
+                    f'{source}: {image_place}: "{image}" stands twice; it keeps its first entry, '
+                    f'function "{executables[key]}"'
+                )
+            else:
+                executables[key] = executable
+    return FunctionTable(executables, tuple(warnings))
+
+
+def _mapping(value: object, source: str, place: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{source}: {place} must be a mapping, not {_kind_of(value)}")
+    return cast(dict[str, object], value)
+
+
+def _entries(value: object, source: str, place: str) -> Iterator[tuple[str, object]]:
+    if value is None:
+        return
+    if not isinstance(value, list):
+        raise ConfigurationError(f"{source}: {place} must be a list, not {_kind_of(value)}")
+    for index, entry in enumerate(cast(list[object], value)):
+        yield f"{place}[{index}]", entry
+
+
+def _executable_name(value: object, source: str, place: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{source}: {place}.function must name a file in the functions directory")
+    if "/" in value or "\0" in value or value in (".", ".."):
+        raise ConfigurationError(f'{source}: {place}.function: "{value}" must be a file name without a path')
+    return value
+
+
+def _canonical(value: object, source: str, place: str, default_prefix: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{source}: {place} must be an image, not {_kind_of(value)}")
+    try:
+        return image_ref.parse(value, default_prefix=default_prefix).canonical
+    except image_ref.ImageRefError as error:
+        raise ConfigurationError(f'{source}: {place}: "{value}" is no image: {error}') from error
+
+
+def _kind_of(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+        case str():
+            return "text"
+        case _:
+            return f"{value}"

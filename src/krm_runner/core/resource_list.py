@@ -1,0 +1,304 @@
+"""Is it a ResourceList? The envelope check, and the results that a function reports.
+
+A ResourceList is one YAML (or JSON) document, a mapping whose `kind` is ResourceList and whose `apiVersion`, if it
+has one, is of the group config.kubernetes.io. Where a key stands twice, the last one counts.
+
+`recognise` proves that in one pass over the bytes where it can: it reads the lines that start in the first column
+of block YAML, or the whole of JSON. It only ever says yes; what it cannot prove goes to `parse`, which reads every
+event of the document with libyaml, and so has the parser's own reason for a no. The rule between the two: on every
+well-formed document the same verdict, and never a no to what a full parse accepts. Damage below the top level may
+pass `recognise`; whoever uses the list parses it anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import yaml
+from yaml import CBaseLoader
+
+from krm_runner.core.function_result import FunctionResult, results_from
+
+KIND = "ResourceList"
+GROUP_PREFIX = "config.kubernetes.io/"
+
+_MAX_TOP_LEVEL_LINES = 64
+_MAX_GLANCED_RESULTS = 64 * 1024
+_MAX_RESULT_DEPTH = 16
+
+
+class NotAResourceListError(ValueError):
+    """The bytes are no ResourceList; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What the check found out on its way."""
+
+    results: tuple[FunctionResult, ...]
+
+
+# --- recognise: one pass ------------------------------------------------------------------------------------------
+
+_BLANK_LINES = rb"(?:[ ]*(?:#[^\n]*)?\r?\n)*"
+_LEADING = re.compile(rb"(?:\xef\xbb\xbf)?" + _BLANK_LINES + rb"(?:---[ \t]*(?:#[^\n]*)?\r?\n" + _BLANK_LINES + rb")?")
+"""A byte order mark, empty lines, comments and one `---` may come before the envelope."""
+
+_FIRST_COLUMN = re.compile(rb"\n(?:[^ \n\r#-]|-[^ \n\r])[^\n]*")
+"""A line that starts in the first column and is neither a comment nor an entry of a sequence."""
+
+_TOP_LEVEL_KEY = re.compile(
+    rb"(?P<key>[A-Za-z_][A-Za-z0-9_.-]*):"
+    rb"(?:[ \t]+(?:"
+    rb"(?P<plain>[A-Za-z0-9_./][^\n\r:#]*?)"
+    rb'|"(?P<double>[^"\\\n\r]*)"'
+    rb"|'(?P<single>[^'\n\r]*)'"
+    rb"|(?P<other>\[\]|\{\}|[|>][+-]?)"
+    rb"))?"
+    rb"[ \t]*(?:[ \t]#[^\n]*)?\r?"
+)
+"""`key:` with a value that is over at the end of its line, or that goes on in indented lines."""
+
+_SCALAR_ENDS = re.compile(rb"(?:\n[ \t]*\r?(?=\n|\Z))*(?:\n(?![ \t\r\n-])|\Z)")
+"""After a scalar's line: the next line that is not empty starts in the first column, so the scalar is over."""
+
+_ENTRY_FOLLOWS = re.compile(rb"(?:\n[ \t]*\r?(?=\n))*\n-[ \r\n]")
+"""The next line that is not empty is an entry of a sequence, which only a key without a value may have."""
+
+_EXOTIC_BREAKS = (b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
+"""Line breaks of YAML 1.1 that the patterns here do not know."""
+
+
+def recognise(data: bytes) -> Envelope | None:
+    """The envelope, if a glance proves that `data` is a ResourceList; None means: parse it."""
+    if not _has_plain_lines(data):
+        return None
+    leading = _LEADING.match(data)
+    start = leading.end() if leading else 0
+    if data[start : start + 1] == b"{":
+        return _recognise_json(data)
+    return _recognise_block(data, start)
+
+
+def _has_plain_lines(data: bytes) -> bool:
+    """UTF-8 throughout, and no line break but LF and CRLF."""
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return False
+        if any(line_break in data for line_break in _EXOTIC_BREAKS):
+            return False
+    return b"\r" not in data or data.count(b"\r") == data.count(b"\r\n")
+
+
+def _recognise_json(data: bytes) -> Envelope | None:
+    fields = _json_object(data)
+    if fields is None or _refusal(fields.get("kind"), fields.get("apiVersion")) is not None:
+        return None
+    return Envelope(results_from(fields.get("results")))
+
+
+def _json_object(data: bytes) -> dict[str, object] | None:
+    """The document, if it is a JSON object and nothing else."""
+    try:
+        document: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return cast(dict[str, object], document) if isinstance(document, dict) else None
+
+
+def _recognise_block(data: bytes, start: int) -> Envelope | None:
+    values: dict[bytes, bytes] = {}
+    results: tuple[int, int] | None = None
+    open_key: tuple[bytes, int] | None = None
+    for count, (begin, end) in enumerate(_first_column_lines(data, start)):
+        line = _TOP_LEVEL_KEY.fullmatch(data, begin, end)
+        if line is None or count >= _MAX_TOP_LEVEL_LINES:
+            return None
+        if line.lastgroup != "key" and _ENTRY_FOLLOWS.match(data, end):
+            return None
+        if open_key is not None and open_key[0] == b"results":
+            results = (open_key[1], begin)
+        key = line["key"]
+        open_key = (key, begin)
+        if key in (b"kind", b"apiVersion"):
+            value = line["plain"] or line["double"] or line["single"]
+            if value is None or key in values or not _SCALAR_ENDS.match(data, end):
+                return None
+            values[key] = value.rstrip()
+    if open_key is not None and open_key[0] == b"results":
+        results = (open_key[1], len(data))
+    api_version = values.get(b"apiVersion")
+    kind = values.get(b"kind", b"").decode()
+    if _refusal(kind, None if api_version is None else api_version.decode()) is not None:
+        return None
+    return Envelope(_glance_at_results(data, results))
+
+
+def _first_column_lines(data: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of every line that starts in the first column, from `start` on, where the first one must be."""
+    first_end = data.find(b"\n", start)
+    yield start, len(data) if first_end < 0 else first_end
+    if first_end >= 0:
+        for line in _FIRST_COLUMN.finditer(data, first_end):
+            yield line.start() + 1, line.end()
+
+
+def _glance_at_results(data: bytes, section: tuple[int, int] | None) -> tuple[FunctionResult, ...]:
+    """The results of a list that is fine: worth a look while they are small, never worth an error."""
+    if section is None or section[1] - section[0] > _MAX_GLANCED_RESULTS:
+        return ()
+    try:
+        fields = yaml.load(data[section[0] : section[1]], Loader=CBaseLoader)  # noqa: S506 - it makes strings only
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return ()
+    return results_from(cast(dict[str, object], fields).get("results")) if isinstance(fields, dict) else ()
+
+
+# --- parse: every event of the document ---------------------------------------------------------------------------
+
+
+def parse(data: bytes) -> Envelope:
+    """The envelope after a full parse; NotAResourceListError with the parser's reason.
+
+    Slow for large documents, and safe to run in a thread: it holds the interpreter for one event at a time.
+    """
+    # What is JSON is judged as JSON: YAML is stricter there (escapes of surrogate pairs).
+    fields = _json_object(data) if data.lstrip()[:1] == b"{" else None
+    if fields is None:
+        try:
+            fields = _parse_yaml(data)
+        except yaml.YAMLError as error:
+            raise NotAResourceListError(_reason_of(error)) from error
+    refusal = _refusal(fields.get("kind"), fields.get("apiVersion"))
+    if refusal is not None:
+        raise NotAResourceListError(refusal)
+    return Envelope(results_from(fields.get("results")))
+
+
+def _parse_yaml(data: bytes) -> dict[str, object]:
+    """The fields of the one document that matter."""
+    loader = CBaseLoader(data)
+    try:
+        reader = _EventReader(loader)
+        fields: dict[str, object] | None = None
+        found = 0
+        while (event := reader.next()) is not None:
+            if isinstance(event, (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentEndEvent)):
+                continue
+            if isinstance(event, yaml.DocumentStartEvent):
+                root = reader.expect()
+                if isinstance(root, yaml.ScalarEvent) and not root.value:
+                    continue
+                found += 1
+                if found == 1:
+                    fields = _read_top_level(reader, root)
+                else:
+                    reader.skip(root)
+        if fields is None:
+            raise NotAResourceListError("it is empty")
+        if found > 1:
+            raise NotAResourceListError(f"it has {found} YAML documents, not one")
+        return fields
+    finally:
+        loader.dispose()
+
+
+class _EventReader:
+    """Walks the events of libyaml; remembers anchored scalars, since a kind may be an alias."""
+
+    def __init__(self, loader: CBaseLoader) -> None:
+        self._loader = loader
+        self._anchored: dict[str, str] = {}
+
+    def next(self) -> yaml.Event | None:
+        if not self._loader.check_event():  # pyright: ignore[reportUnknownMemberType] - untyped in the stubs
+            return None
+        event = cast(yaml.Event, self._loader.get_event())
+        if isinstance(event, yaml.ScalarEvent) and event.anchor:
+            self._anchored[event.anchor] = event.value
+        return event
+
+    def expect(self) -> yaml.Event:
+        event = self.next()
+        if event is None:
+            raise NotAResourceListError("it ends in the middle of a document")
+        return event
+
+    def skip(self, event: yaml.Event) -> None:
+        """Read to the end of the node that starts with `event`."""
+        depth = _nesting(event)
+        while depth > 0:
+            depth += _nesting(self.expect())
+
+    def value(self, event: yaml.Event, depth: int = 0) -> object:
+        """The node that starts with `event` as strings, lists and dicts; what is nested too deep is left out."""
+        if isinstance(event, yaml.ScalarEvent):
+            return event.value
+        if isinstance(event, yaml.AliasEvent):
+            return self._anchored.get(event.anchor or "")
+        if depth >= _MAX_RESULT_DEPTH:
+            self.skip(event)
+            return None
+        if isinstance(event, yaml.SequenceStartEvent):
+            return [self.value(item, depth + 1) for item in self._until(yaml.SequenceEndEvent)]
+        pairs = [
+            (self.value(key, depth + 1), self.value(self.expect(), depth + 1))
+            for key in self._until(yaml.MappingEndEvent)
+        ]
+        return {key: value for key, value in pairs if isinstance(key, str)}
+
+    def _until(self, end: type[yaml.Event]) -> Iterator[yaml.Event]:
+        while not isinstance(event := self.expect(), end):
+            yield event
+
+
+def _nesting(event: yaml.Event) -> int:
+    if isinstance(event, yaml.CollectionStartEvent):
+        return 1
+    return -1 if isinstance(event, yaml.CollectionEndEvent) else 0
+
+
+def _read_top_level(reader: _EventReader, root: yaml.Event) -> dict[str, object]:
+    """The fields of the envelope that matter; a root that is no mapping is read to its end, then refused."""
+    if not isinstance(root, yaml.MappingStartEvent):
+        reader.skip(root)
+        what = "a list" if isinstance(root, yaml.SequenceStartEvent) else "plain text"
+        raise NotAResourceListError(f"it is {what}, not a mapping")
+    fields: dict[str, object] = {}
+    while not isinstance(event := reader.expect(), yaml.MappingEndEvent):
+        key = reader.value(event)
+        value = reader.expect()
+        if key in ("kind", "apiVersion", "results"):
+            fields[cast(str, key)] = reader.value(value)
+        else:
+            reader.skip(value)
+    return fields
+
+
+# --- the verdict, shared by both ----------------------------------------------------------------------------------
+
+
+def _refusal(kind: object, api_version: object) -> str | None:
+    if kind is None or kind == "":
+        return "it has no kind"
+    if kind != KIND:
+        return f"its kind is {json.dumps(kind)[:200]}, not {KIND}"
+    if api_version is not None and not (isinstance(api_version, str) and api_version.startswith(GROUP_PREFIX)):
+        return f"its apiVersion is {json.dumps(api_version)[:200]}, not one of {GROUP_PREFIX}"
+    return None
+
+
+def _reason_of(error: yaml.YAMLError) -> str:
+    """libyaml's reason on one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        context = f"{error.context}: " if error.context else ""
+        return f"yaml: {where}{context}{error.problem}"
+    return "yaml: " + " ".join(str(error).split())

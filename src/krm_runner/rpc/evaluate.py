@@ -1,0 +1,230 @@
+"""The rpc EvaluateFunction: bytes in, bytes out, one log line, and every error as its status."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from dataclasses import dataclass, field
+from typing import NoReturn, cast
+
+import grpc
+import structlog
+from opentelemetry.trace import Tracer
+
+from krm_runner.core import image_ref
+from krm_runner.core.errors import (
+    DeadlineExceededError,
+    EvaluationError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    ShuttingDownError,
+    UnexpectedError,
+)
+from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
+from krm_runner.core.image_ref import ImageRef
+from krm_runner.core.log_excerpt import shorten
+from krm_runner.rpc import wire
+from krm_runner.rpc._generated import evaluator_pb2
+from krm_runner.rpc.status import DETAILS_KEY, code_of, status_of
+from krm_runner.telemetry.metrics import EvaluationMetrics
+from krm_runner.telemetry.tracing import evaluation_span
+
+SERVICE_NAME: str = evaluator_pb2.DESCRIPTOR.services_by_name["FunctionEvaluator"].full_name
+
+_log = structlog.get_logger("krm_runner.rpc")
+_Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+@dataclass(slots=True)
+class _Call:
+    """What is known of one call, for its log line, its metrics and its span."""
+
+    started: float
+    request_bytes: int = 0
+    image: str = ""
+    runtime: str = ""
+    code: str = "OK"
+    response_bytes: int = 0
+    facts: dict[str, object] = field(default_factory=dict[str, object])
+
+
+def max_resource_list(message_limit: int) -> int:
+    """The largest resource list that an answer of at most `message_limit` bytes can hold."""
+    return max(0, message_limit - wire.field_overhead(message_limit))
+
+
+class EvaluateHandler:
+    """Serves EvaluateFunction with one evaluator, and knows the calls that are under way."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        *,
+        metrics: EvaluationMetrics,
+        tracer: Tracer | None,
+        message_limit: int,
+        default_timeout: float,
+        default_prefix: str,
+        log_payloads: bool,
+    ) -> None:
+        self._evaluator = evaluator
+        self._metrics = metrics
+        self._tracer = tracer
+        self._message_limit = message_limit
+        self._default_timeout = default_timeout
+        self._parse_image = functools.lru_cache(maxsize=1024)(
+            functools.partial(image_ref.parse, default_prefix=default_prefix)
+        )
+        self._log_payloads = log_payloads
+        self._under_way: set[asyncio.Task[object]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stopping = False
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What the server needs to serve it: no (de)serializers, so that messages stay bytes."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE_NAME, {"EvaluateFunction": grpc.unary_unary_rpc_method_handler(self._serve)}
+        )
+
+    @property
+    def calls_under_way(self) -> int:
+        """How many calls have arrived and are not answered."""
+        return len(self._under_way)
+
+    async def wait_idle(self) -> None:
+        """Returns when no call is under way."""
+        await self._idle.wait()
+
+    def stop_calls(self) -> None:
+        """Cancel every call under way; its caller is told that the runner is shutting down."""
+        self._stopping = True
+        for task in self._under_way:
+            task.cancel()
+
+    async def _serve(self, message: bytes, context: _Context) -> bytes:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - grpc.aio runs handlers in tasks
+        self._under_way.add(task)
+        self._idle.clear()
+        self._metrics.arrived()
+        call = _Call(started=asyncio.get_running_loop().time())
+        try:
+            with evaluation_span(self._tracer, metadata=self._trace_metadata(context)) as span:
+                try:
+                    return await self._answer(call, message, context)
+                except EvaluationError as error:
+                    await self._refuse(call, error, context)
+                except asyncio.CancelledError:
+                    if not self._stopping:
+                        call.code = "CANCELLED"
+                        call.facts["error"] = "the caller went away; the function was stopped"
+                        raise
+                    task.uncancel()
+                    await self._refuse(call, ShuttingDownError(call.image), context)
+                except Exception as error:
+                    _log.exception("unexpected error", image=call.image)
+                    await self._refuse(call, UnexpectedError(call.image, cause=error), context)
+                finally:
+                    span.update(image=call.image, runtime=call.runtime, code=call.code)
+        finally:
+            self._report(call)
+            self._under_way.discard(task)
+            if not self._under_way:
+                self._idle.set()
+
+    async def _answer(self, call: _Call, message: bytes, context: _Context) -> bytes:
+        request = self._read(call, message, context)
+        result = await self._evaluate(request)
+        call.runtime = result.runtime
+        call.facts["queue_seconds"] = result.queue_wait
+        self._metrics.waited(result.queue_wait, runtime=result.runtime)
+        for failed in result.failed_results:
+            _log.warning("the function succeeded with a result of severity error", image=call.image, result=failed)
+        return self._write(call, result)
+
+    def _read(self, call: _Call, message: bytes, context: _Context) -> EvaluationRequest:
+        call.request_bytes = len(message)
+        if len(message) > self._message_limit:
+            raise MessageTooLargeError(size=len(message), limit=self._message_limit)
+        try:
+            image, resource_list = wire.decode_request(message)
+        except wire.WireError as error:
+            raise InvalidRequestError(f"the request is no EvaluateFunctionRequest: {error}") from error
+        call.image = image
+        remaining = cast(float | None, context.time_remaining())  # the stubs do not know of no deadline
+        timeout = self._default_timeout if remaining is None else remaining
+        if self._log_payloads:
+            _log.debug("request", image=image, resource_list=str(resource_list, "utf-8", "replace"))
+        return EvaluationRequest(
+            image=image,
+            reference=self._reference(image),
+            resource_list=resource_list,
+            deadline=call.started + timeout,
+        )
+
+    def _reference(self, image: str) -> ImageRef:
+        try:
+            return self._parse_image(image)
+        except image_ref.ImageRefError as error:
+            shown = image if len(image) <= 256 else image[:256] + "..."
+            raise InvalidRequestError(f'"{shown}" is no valid image: {error}', image=shown) from error
+
+    async def _evaluate(self, request: EvaluationRequest) -> EvaluationResult:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with asyncio.timeout_at(request.deadline):
+                return await self._evaluator.evaluate(request)
+        except TimeoutError as error:
+            raise DeadlineExceededError(request.image, after=loop.time() - started) from error
+
+    def _write(self, call: _Call, result: EvaluationResult) -> bytes:
+        size = len(result.resource_list)
+        room = self._message_limit - size - wire.field_overhead(size)
+        log = shorten(result.log, max(0, room - wire.field_overhead(room)) if room > 0 else 0)
+        response = wire.encode_response(result.resource_list, log)
+        call.response_bytes = len(response)
+        call.facts |= {"exit": 0, "log_bytes": len(result.log)}
+        if self._log_payloads:
+            _log.debug("response", image=call.image, resource_list=result.resource_list.decode(errors="replace"))
+        return response
+
+    async def _refuse(self, call: _Call, error: EvaluationError, context: _Context) -> NoReturn:
+        status = status_of(error)
+        call.code = status.code.name
+        call.runtime = error.runtime
+        call.facts |= error.facts
+        call.facts["error"] = str(error)
+        await context.abort(status.code, status.message, ((DETAILS_KEY, status.details),))
+
+    def _trace_metadata(self, context: _Context) -> dict[str, str]:
+        if self._tracer is None:
+            return {}
+        metadata = context.invocation_metadata() or ()
+        return {str(key): value for key, value in metadata if isinstance(value, str)}
+
+    def _report(self, call: _Call) -> None:
+        seconds = asyncio.get_running_loop().time() - call.started
+        self._metrics.evaluated(
+            image=call.image,
+            runtime=call.runtime,
+            code=call.code,
+            seconds=seconds,
+            request_bytes=call.request_bytes,
+            response_bytes=call.response_bytes,
+        )
+        log = _log.info if call.code == "OK" else _log.warning
+        log(
+            "evaluated",
+            image=call.image,
+            runtime=call.runtime or "none",
+            code=call.code,
+            seconds=seconds,
+            request_bytes=call.request_bytes,
+            response_bytes=call.response_bytes,
+            **call.facts,
+        )
+
+
+__all__ = ["SERVICE_NAME", "EvaluateHandler", "code_of", "max_resource_list"]

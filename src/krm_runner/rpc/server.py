@@ -1,0 +1,82 @@
+"""The gRPC server as a whole: one port, three services, and an end that loses no call."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import structlog
+
+from krm_runner.core.errors import ServeError
+from krm_runner.rpc import evaluate
+from krm_runner.rpc import health as health_service
+from krm_runner.rpc.evaluate import EvaluateHandler
+from krm_runner.rpc.health import Health
+from krm_runner.rpc.reflection import reflection_handlers
+
+_log = structlog.get_logger("krm_runner.rpc")
+
+_CLEAR_REFUSAL_LIMIT = 64 * 1024 * 1024
+"""Messages up to here are received although they are over the limit, so that their sender gets our own message with
+both sizes and the name of the flag; what is larger still is cut off by gRPC, with its message."""
+
+_LAST_GRACE = 0.5
+
+
+class GrpcServer:
+    """Listens on one port; plain text, as Porch speaks it."""
+
+    def __init__(self, evaluate_handler: EvaluateHandler, *, port: int, message_limit: int) -> None:
+        self._evaluate = evaluate_handler
+        self._health = Health([evaluate.SERVICE_NAME])
+        self._server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", max(2 * message_limit, _CLEAR_REFUSAL_LIMIT)),
+                ("grpc.max_send_message_length", -1),
+                # Two runners on one port would share its calls without a word.
+                ("grpc.so_reuseport", 0),
+                # Porch keeps one connection for ever and may ping it while it is idle.
+                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            )
+        )
+        self._server.add_generic_rpc_handlers(
+            (
+                evaluate_handler.handler(),
+                self._health.handler(),
+                *reflection_handlers([evaluate.SERVICE_NAME, health_service.SERVICE_NAME]),
+            )
+        )
+        try:
+            self.port: int = self._server.add_insecure_port(f"[::]:{port}")
+        except RuntimeError as error:
+            raise ServeError(f"cannot listen on port {port}: it is in use, or not allowed to this user") from error
+
+    async def start(self) -> None:
+        """Accept connections; health says NOT_SERVING until it is told otherwise."""
+        await self._server.start()
+
+    def set_serving(self, serving: bool) -> None:
+        """What health answers."""
+        self._health.set_serving(serving)
+
+    async def stop(self, *, lame_duck: float, total: float) -> None:
+        """Stop without losing a call: see docs/architecture.md, "The end".
+
+        For `lame_duck` seconds the server says NOT_SERVING and goes on accepting; then it takes no new call and waits
+        for those under way; after `total` seconds it cancels them.
+        """
+        self.set_serving(False)
+        await asyncio.sleep(lame_duck)
+        self._health.close()
+        remaining = max(0.0, total - lame_duck)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._server.stop(grace=remaining + 2 * _LAST_GRACE))
+            try:
+                await asyncio.wait_for(self._evaluate.wait_idle(), remaining)
+            except TimeoutError:
+                _log.warning("time is over: calls are cancelled", calls=self._evaluate.calls_under_way)
+                self._evaluate.stop_calls()
+                with_grace = asyncio.wait_for(self._evaluate.wait_idle(), _LAST_GRACE)
+                await asyncio.gather(with_grace, return_exceptions=True)
+            group.create_task(self._server.stop(grace=_LAST_GRACE))

@@ -1,0 +1,21 @@
+"""Command line and environment, parsed once into frozen dataclasses. Pure: reads no file, starts nothing."""
+
+from krm_runner.settings.model import (
+    ExecSettings,
+    PodSettings,
+    RegistrySettings,
+    ServerSettings,
+    Settings,
+    parse_settings,
+)
+from krm_runner.settings.serve_flags import SERVE_FLAGS
+
+__all__ = [
+    "SERVE_FLAGS",
+    "ExecSettings",
+    "PodSettings",
+    "RegistrySettings",
+    "ServerSettings",
+    "Settings",
+    "parse_settings",
+]

@@ -1,0 +1,148 @@
+"""Command-line flags the way Go programs take them, since existing manifests are written for one.
+
+`--flag=value` and `--flag value`; booleans also bare, and never with a separate value; durations as `1h30m`, `90s`.
+A flag that is given twice keeps its last value. Everything that is wrong is a ConfigurationError of one line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from krm_runner.core.errors import ConfigurationError
+
+_DURATION_PART = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?P<unit>ns|us|µs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TRUE, _FALSE = frozenset({"1", "t", "true"}), frozenset({"0", "f", "false"})
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `parse` turns its text into its value, and raises ValueError with what it expects."""
+
+    name: str
+    group: str
+    default: str
+    help: str
+    parse: Callable[[str], object] = str
+    is_boolean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFlags:
+    """Every flag's value, and which flags stood on the command line."""
+
+    values: Mapping[str, object]
+    given: frozenset[str]
+
+
+def parse_flags(flags: Sequence[Flag], argv: Sequence[str]) -> ParsedFlags:
+    """The values of `flags` after `argv`."""
+    by_name = {flag.name: flag for flag in flags}
+    texts: dict[str, str] = {}
+    arguments = iter(argv)
+    for argument in arguments:
+        if not argument.startswith("--") or argument == "--":
+            raise ConfigurationError(f'unexpected argument "{argument}"; flags are written as --flag=value')
+        name, equals, text = argument[2:].partition("=")
+        flag = by_name.get(name)
+        if flag is None:
+            raise ConfigurationError(f"unknown flag --{name}{_suggestion(name, by_name)}")
+        if not equals:
+            if flag.is_boolean:
+                text = "true"
+            else:
+                following = next(arguments, None)
+                if following is None:
+                    raise ConfigurationError(f"--{name} needs a value")
+                text = following
+        texts[name] = text
+    values = {flag.name: _parse_value(flag, texts.get(flag.name, flag.default)) for flag in flags}
+    return ParsedFlags(values, frozenset(texts))
+
+
+def render_help(flags: Sequence[Flag]) -> str:
+    """The flags by group, one line each."""
+    width = max(len(flag.name) for flag in flags) + 2
+    lines: list[str] = []
+    group = ""
+    for flag in flags:
+        if flag.group != group:
+            group = flag.group
+            lines += ["", f"{group}:"]
+        default = f" [{flag.default}]" if flag.default else ""
+        lines.append(f"  {'--' + flag.name:<{width}}  {flag.help}{default}")
+    return "\n".join(lines[1:])
+
+
+def boolean(text: str) -> bool:
+    """As Go's strconv.ParseBool, in any case."""
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ValueError("true or false")
+
+
+def integer(low: int, high: int) -> Callable[[str], int]:
+    """A whole number between two bounds."""
+
+    def parse(text: str) -> int:
+        expected = f"a whole number from {low} to {high}"
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            raise ValueError(expected)
+        if not low <= int(text) <= high:
+            raise ValueError(expected)
+        return int(text)
+
+    return parse
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """One of a few words."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError("one of " + ", ".join(allowed))
+        return text
+
+    return parse
+
+
+def duration(text: str) -> float:
+    """Seconds in a Go duration that is not negative."""
+    expected = "a duration such as 30m, 1h30m or 90s"
+    if text == "0":
+        return 0.0
+    position, seconds = 0, 0.0
+    while position < len(text):
+        part = _DURATION_PART.match(text, position)
+        if part is None:
+            raise ValueError(expected)
+        seconds += float(part["count"]) * _SECONDS[part["unit"]]
+        position = part.end()
+    if not text:
+        raise ValueError(expected)
+    return seconds
+
+
+def positive_duration(text: str) -> float:
+    """A duration that is more than nothing."""
+    seconds = duration(text)
+    if seconds <= 0:
+        raise ValueError("a duration longer than zero")
+    return seconds
+
+
+def _parse_value(flag: Flag, text: str) -> object:
+    try:
+        return flag.parse(text)
+    except ValueError as error:
+        raise ConfigurationError(f'invalid value "{text}" for --{flag.name}: it takes {error}') from error
+
+
+def _suggestion(name: str, by_name: Mapping[str, Flag]) -> str:
+    close = difflib.get_close_matches(name, by_name, n=1)
+    return f"; did you mean --{close[0]}?" if close else "; --help lists them all"

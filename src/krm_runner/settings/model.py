@@ -1,0 +1,183 @@
+"""The settings of the service: what each component gets, and nothing else of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, cast
+
+from krm_runner.core import image_ref
+from krm_runner.core.errors import ConfigurationError
+from krm_runner.settings.go_flags import ParsedFlags, parse_flags
+from krm_runner.settings.serve_flags import SERVE_FLAGS
+from krm_runner.telemetry.exporters import METRICS_EXPORTERS, TRACES_EXPORTERS, ExporterChoice
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """The gRPC server and what is common to all runtimes."""
+
+    port: int
+    max_message_bytes: int
+    default_timeout: float
+    shutdown_delay: float
+    shutdown_timeout: float
+    default_image_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How much is logged, and in which shape."""
+
+    level: int
+    format: Literal["text", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecSettings:
+    """The exec runtime."""
+
+    functions: Path
+    config: Path
+    config_is_required: bool
+    max_parallel: int
+    max_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """The pod runtime."""
+
+    wrapper_image: str
+    cache_config: Path
+    warm_up: bool
+    namespace: str
+    ttl: float
+    scan_interval: float
+    template_config_map: str
+    max_waitlist_length: int
+    max_parallel_pods: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """Private registries, for the pod runtime."""
+
+    enabled: bool
+    auth_secret_path: Path
+    auth_secret_name: str
+    tls_enabled: bool
+    tls_secret_path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything; a runtime that is disabled has no settings."""
+
+    server: ServerSettings
+    log: LogSettings
+    exporters: ExporterChoice
+    exec: ExecSettings | None
+    pod: PodSettings | None
+    registries: RegistrySettings
+
+
+def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """The settings of `krm-runner serve ARGV`; ConfigurationError with one line when they make no sense."""
+    flags = parse_flags(SERVE_FLAGS, argv)
+
+    def value(name: str, kind: type[T]) -> T:
+        del kind  # only says what the flag's own parser returns
+        return cast(T, flags.values[name])
+
+    server = ServerSettings(
+        port=value("port", int),
+        max_message_bytes=value("max-request-body-size", int),
+        default_timeout=value("default-timeout", float),
+        shutdown_delay=value("shutdown-delay", float),
+        shutdown_timeout=value("shutdown-timeout", float),
+        default_image_prefix=value("default-image-prefix", str),
+    )
+    _check_server(server)
+    disabled = cast(frozenset[str], flags.values["disable-runtimes"])
+    return Settings(
+        server=server,
+        log=LogSettings(level=value("log-level", int), format=cast(Literal["text", "json"], value("log-format", str))),
+        exporters=_exporters(environment),
+        exec=None if "exec" in disabled else _exec_settings(flags),
+        pod=None if "pod" in disabled else _pod_settings(flags, environment),
+        registries=RegistrySettings(
+            enabled=value("enable-private-registries", bool),
+            auth_secret_path=Path(value("registry-auth-secret-path", str)),
+            auth_secret_name=value("registry-auth-secret-name", str),
+            tls_enabled=value("enable-private-registries-tls", bool),
+            tls_secret_path=Path(value("tls-secret-path", str)),
+        ),
+    )
+
+
+def _check_server(server: ServerSettings) -> None:
+    if server.shutdown_delay > server.shutdown_timeout:
+        raise ConfigurationError("--shutdown-delay must not be longer than --shutdown-timeout")
+    if server.default_image_prefix:
+        try:
+            image_ref.parse(f"{server.default_image_prefix.rstrip('/')}/function")
+        except image_ref.ImageRefError as error:
+            raise ConfigurationError(
+                f'invalid value "{server.default_image_prefix}" for --default-image-prefix: {error}'
+            ) from error
+
+
+def _exec_settings(flags: ParsedFlags) -> ExecSettings:
+    return ExecSettings(
+        functions=Path(cast(str, flags.values["functions"])),
+        config=Path(cast(str, flags.values["config"])),
+        config_is_required="config" in flags.given,
+        max_parallel=cast(int, flags.values["max-parallel-executions"]),
+        max_waiting=cast(int, flags.values["max-queue-length"]),
+    )
+
+
+def _pod_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> PodSettings:
+    wrapper_image = environment.get("WRAPPER_SERVER_IMAGE", "")
+    if not wrapper_image:
+        raise ConfigurationError(
+            "the pod runtime needs the environment variable WRAPPER_SERVER_IMAGE; "
+            "set it, or start with --disable-runtimes=pod"
+        )
+    return PodSettings(
+        wrapper_image=wrapper_image,
+        cache_config=Path(cast(str, flags.values["pod-cache-config"])),
+        warm_up=cast(bool, flags.values["warm-up-pod-cache"]),
+        namespace=cast(str, flags.values["pod-namespace"]),
+        ttl=cast(float, flags.values["pod-ttl"]),
+        scan_interval=cast(float, flags.values["scan-interval"]),
+        template_config_map=cast(str, flags.values["function-pod-template"]),
+        max_waitlist_length=cast(int, flags.values["max-waitlist-length"]),
+        max_parallel_pods=cast(int, flags.values["max-parallel-pods-per-function"]),
+    )
+
+
+def _exporters(environment: Mapping[str, str]) -> ExporterChoice:
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return ExporterChoice()
+
+    def one_of(name: str, allowed: Sequence[str]) -> str:
+        text = environment.get(name, "").strip() or allowed[0]
+        if text not in allowed:
+            raise ConfigurationError(f'invalid value "{text}" for {name}: it takes one of {", ".join(allowed)}')
+        return text
+
+    port = environment.get("OTEL_EXPORTER_PROMETHEUS_PORT", "") or "9464"
+    if not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f'invalid value "{port}" for OTEL_EXPORTER_PROMETHEUS_PORT: it takes a port')
+    return ExporterChoice(
+        metrics=one_of("OTEL_METRICS_EXPORTER", METRICS_EXPORTERS),
+        traces=one_of("OTEL_TRACES_EXPORTER", TRACES_EXPORTERS),
+        prometheus_host=environment.get("OTEL_EXPORTER_PROMETHEUS_HOST", "") or "localhost",
+        prometheus_port=int(port),
+        otlp_protocol=one_of("OTEL_EXPORTER_OTLP_PROTOCOL", ("grpc", "http/protobuf")),
+    )

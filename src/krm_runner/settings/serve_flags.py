@@ -1,0 +1,103 @@
+"""Every flag of `krm-runner serve`: name, default, meaning. docs/configuration.md is held against this table."""
+
+from __future__ import annotations
+
+from krm_runner.settings.go_flags import Flag, boolean, choice, duration, integer, positive_duration
+
+RUNTIMES = ("exec", "pod")
+
+GENERIC = "Generic"
+EXEC = "Exec runtime"
+POD = "Pod runtime"
+REGISTRIES = "Private registries"
+
+_MAX_INT32 = 2**31 - 1
+
+
+def _runtimes(text: str) -> frozenset[str]:
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    if not names <= set(RUNTIMES):
+        raise ValueError("runtimes separated by commas, of " + ", ".join(RUNTIMES))
+    return names
+
+
+SERVE_FLAGS: tuple[Flag, ...] = (
+    Flag("port", GENERIC, "9445", "port of the gRPC server (0: any free one)", integer(0, 65535)),
+    Flag("disable-runtimes", GENERIC, "", "runtimes not to use: exec, pod, or exec,pod", _runtimes),
+    Flag("log-level", GENERIC, "2", "0 errors, 1 warnings, 2 a line per call, 3-5 more and more", integer(0, 5)),
+    Flag("log-format", GENERIC, "text", "text (key=value) or json", choice("text", "json")),
+    Flag(
+        "max-request-body-size",
+        GENERIC,
+        "6291456",
+        "largest message in bytes, both ways; set Porch's limit to the same",
+        integer(1024, _MAX_INT32),
+    ),
+    Flag("default-timeout", GENERIC, "10m", "deadline of a call that sets none itself", positive_duration),
+    Flag("shutdown-delay", GENERIC, "3s", "after SIGTERM: how long new calls are still accepted", duration),
+    Flag("shutdown-timeout", GENERIC, "25s", "after SIGTERM: when calls under way are cancelled", duration),
+    Flag(
+        "default-image-prefix",
+        GENERIC,
+        "ghcr.io/kptdev/krm-functions-catalog",
+        "put before an image that names no registry and no path",
+    ),
+    Flag("functions", EXEC, "./functions", "directory of the executables"),
+    Flag("config", EXEC, "./config.yaml", "file that says which executable serves which image"),
+    Flag(
+        "max-parallel-executions",
+        EXEC,
+        "0",
+        "processes at once (0: the CPUs of this container, at least 2)",
+        integer(0, 4096),
+    ),
+    Flag(
+        "max-queue-length",
+        EXEC,
+        "1000",
+        "calls of one function that may wait; one more is refused",
+        integer(0, 1_000_000),
+    ),
+    Flag(
+        "pod-cache-config",
+        POD,
+        "/pod-cache-config/pod-cache-config.yaml",
+        "file that says which functions to warm up, and their limits",
+    ),
+    Flag("warm-up-pod-cache", POD, "true", "start the pods of that file at once", boolean, is_boolean=True),
+    Flag("pod-namespace", POD, "porch-fn-system", "namespace of the function pods"),
+    Flag("pod-ttl", POD, "30m", "how long an unused pod lives", positive_duration),
+    Flag("scan-interval", POD, "1m", "how often expired pods are collected", positive_duration),
+    Flag("function-pod-template", POD, "", "ConfigMap with the pod and service templates (empty: built in)"),
+    Flag("max-waitlist-length", POD, "2", "calls per pod before another pod is started", integer(1, 1_000_000)),
+    Flag("max-parallel-pods-per-function", POD, "1", "pods that one function may have", integer(1, 10_000)),
+    Flag(
+        "enable-private-registries",
+        REGISTRIES,
+        "false",
+        "use the secret below for all but the default registries",
+        boolean,
+        is_boolean=True,
+    ),
+    Flag(
+        "registry-auth-secret-path",
+        REGISTRIES,
+        "/var/tmp/config-secret/.dockerconfigjson",  # noqa: S108 - Porch's own default, where the secret is mounted
+        "docker config JSON with the credentials",
+    ),
+    Flag("registry-auth-secret-name", REGISTRIES, "auth-secret", "name of the pull secret of the function pods"),
+    Flag(
+        "enable-private-registries-tls",
+        REGISTRIES,
+        "false",
+        "trust the CA below for private registries",
+        boolean,
+        is_boolean=True,
+    ),
+    Flag(
+        "tls-secret-path",
+        REGISTRIES,
+        "/var/tmp/tls-secret/",  # noqa: S108 - Porch's own default
+        "directory with ca.crt or ca.pem",
+    ),
+)

@@ -1,0 +1,64 @@
+"""Structured logs on stderr, as key=value or JSON.
+
+Levels follow `--log-level`: 0 errors, 1 warnings too, 2 one line per evaluation, 3 what happens inside a call,
+4 the libraries' own messages, 5 the resource lists themselves (the server asks for that one by name).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+LogFormat = Literal["text", "json"]
+
+_LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO}
+PAYLOADS = 5
+_LIBRARIES = 4
+
+
+def configure(*, level: int, log_format: LogFormat) -> None:
+    """Set up logging for the whole process."""
+    ours = _LEVELS.get(level, logging.DEBUG)
+    renderer: Processor
+    if log_format == "json":
+        renderer = structlog.processors.JSONRenderer()
+    else:
+        renderer = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _seconds_rounded,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(ours),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers = [_ToStructlog()]
+    root.setLevel(logging.DEBUG if level > _LIBRARIES else logging.INFO if level == _LIBRARIES else logging.WARNING)
+    logging.captureWarnings(True)
+
+
+def _seconds_rounded(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    for key, value in event.items():
+        if isinstance(value, float):
+            event[key] = round(value, 6)
+    return event
+
+
+class _ToStructlog(logging.Handler):
+    """Messages of libraries, in the same shape as ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = structlog.get_logger("library")
+        exc_info = record.exc_info if record.exc_info and record.exc_info[0] else None
+        fields = {"exc_info": exc_info} if exc_info else {}
+        logger.log(max(record.levelno, logging.DEBUG), record.getMessage(), library=record.name, **fields)
