@@ -182,31 +182,38 @@ def parse(data: bytes) -> Envelope:
 
 
 def _parse_yaml(data: bytes) -> dict[str, object]:
-    """The fields of the one document that matter."""
+    """The fields of the one document that matter. The whole stream is read first: a syntax error is the best reason."""
     loader = CBaseLoader(data)
     try:
         reader = _EventReader(loader)
-        fields: dict[str, object] | None = None
-        found = 0
-        while (event := reader.next()) is not None:
-            if isinstance(event, (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentEndEvent)):
-                continue
-            if isinstance(event, yaml.DocumentStartEvent):
-                root = reader.expect()
-                if isinstance(root, yaml.ScalarEvent) and not root.value:
-                    continue
-                found += 1
-                if found == 1:
-                    fields = _read_top_level(reader, root)
-                else:
-                    reader.skip(root)
-        if fields is None:
-            raise NotAResourceListError("it is empty")
-        if found > 1:
-            raise NotAResourceListError(f"it has {found} YAML documents, not one")
-        return fields
+        documents = [document for document in _documents(reader) if document != ""]
     finally:
         loader.dispose()
+    match documents:
+        case []:
+            raise NotAResourceListError("it is empty")
+        case [dict() as fields]:
+            return cast(dict[str, object], fields)
+        case [list()]:
+            raise NotAResourceListError("it is a list, not a mapping")
+        case [_]:
+            raise NotAResourceListError("it is plain text, not a mapping")
+        case _:
+            raise NotAResourceListError(f"it has {len(documents)} YAML documents, not one")
+
+
+def _documents(reader: _EventReader) -> Iterator[object]:
+    """Every document: of a mapping the fields that matter, of a sequence nothing, of a scalar its text."""
+    while (event := reader.next()) is not None:
+        if isinstance(event, yaml.DocumentStartEvent):
+            root = reader.expect()
+            if isinstance(root, yaml.MappingStartEvent):
+                yield _read_fields(reader)
+            elif isinstance(root, yaml.SequenceStartEvent):
+                reader.skip(root)
+                yield []
+            else:
+                yield reader.value(root)
 
 
 class _EventReader:
@@ -264,12 +271,8 @@ def _nesting(event: yaml.Event) -> int:
     return -1 if isinstance(event, yaml.CollectionEndEvent) else 0
 
 
-def _read_top_level(reader: _EventReader, root: yaml.Event) -> dict[str, object]:
-    """The fields of the envelope that matter; a root that is no mapping is read to its end, then refused."""
-    if not isinstance(root, yaml.MappingStartEvent):
-        reader.skip(root)
-        what = "a list" if isinstance(root, yaml.SequenceStartEvent) else "plain text"
-        raise NotAResourceListError(f"it is {what}, not a mapping")
+def _read_fields(reader: _EventReader) -> dict[str, object]:
+    """The fields of the envelope that matter, to the end of the mapping."""
     fields: dict[str, object] = {}
     while not isinstance(event := reader.expect(), yaml.MappingEndEvent):
         key = reader.value(event)

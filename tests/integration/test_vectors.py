@@ -1,0 +1,160 @@
+"""All of tests/vectors against the exec runtime, over real gRPC, with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from support.client import Answer, Client, answer_of
+from support.processes import children, command_lines, eventually, pipes
+from support.runner import RunnerProcess, write_config, write_function
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+DEFAULT_LIMIT = 6291456
+
+FIELDS = {
+    "description", "runtimes", "image", "function", "input", "max_message_bytes", "deadline_seconds",
+    "cancel_after_seconds", "expect",
+}  # fmt: skip
+EXPECTATIONS = {
+    "code", "resource_list", "log", "log_bytes", "log_contains", "message", "message_contains", "message_excludes",
+    "reason", "gone",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Vector:
+    name: str
+    data: dict[str, Any]
+
+    @property
+    def image(self) -> str:
+        return cast(str, self.data.get("image", self.own_image))
+
+    @property
+    def own_image(self) -> str:
+        return f"example.com/vectors/{self.name}:v1"
+
+    @property
+    def limit(self) -> int:
+        return cast(int, self.data.get("max_message_bytes", DEFAULT_LIMIT))
+
+    def input(self) -> bytes:
+        source = self.data.get("input")
+        if source is None:
+            return (VECTORS / "inputs" / "small.yaml").read_bytes()
+        if "text" in source:
+            return cast(str, source["text"]).encode()
+        head, item = ((VECTORS / "inputs" / f"{part}.yaml").read_bytes() for part in ("head", "item"))
+        return head + item * -(-(source["size"] - len(head)) // len(item))
+
+    def install(self, directory: Path) -> None:
+        function = self.data["function"]
+        if function.get("missing"):
+            return
+        if function.get("directory"):
+            (directory / self.name).mkdir(parents=True)
+            return
+        content = function["script"] if "script" in function else base64.b64decode(function["bytes"])
+        write_function(directory, self.name, content, int(function.get("mode", "0755"), 8))
+
+
+def load_vectors() -> list[Vector]:
+    vectors = [Vector(path.stem, yaml.safe_load(path.read_text())) for path in sorted(VECTORS.glob("*.yaml"))]
+    return [vector for vector in vectors if "exec" in vector.data.get("runtimes", ["exec"])]
+
+
+ALL = load_vectors()
+
+
+class Runners:
+    """One runner for each size limit that the vectors ask for, with all their functions."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        for vector in ALL:
+            vector.install(directory / "functions")
+        write_config(directory / "config.yaml", {vector.name: [vector.own_image] for vector in ALL})
+        self.started: dict[int, RunnerProcess] = {}
+
+    def with_limit(self, limit: int) -> RunnerProcess:
+        if limit not in self.started:
+            self.started[limit] = RunnerProcess(
+                f"--max-request-body-size={limit}",
+                f"--functions={self._directory / 'functions'}",
+                f"--config={self._directory / 'config.yaml'}",
+            )
+        return self.started[limit]
+
+
+@pytest.fixture(scope="module")
+def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
+    pool = Runners(tmp_path_factory.mktemp("vectors"))
+    yield pool
+    for runner in pool.started.values():
+        runner.__exit__(None)
+
+
+@pytest.mark.parametrize("vector", ALL, ids=lambda vector: vector.name)
+async def test_vector(vector: Vector, runners: Runners) -> None:
+    assert set(vector.data) <= FIELDS
+    assert set(vector.data["expect"]) <= EXPECTATIONS
+    runner = runners.with_limit(vector.limit)
+    limits = (("grpc.max_receive_message_length", vector.limit), ("grpc.max_send_message_length", -1))
+    async with Client(runner.address, limits) as client:
+        call = client.start(vector.image, vector.input(), timeout=vector.data.get("deadline_seconds", 60))
+        if "cancel_after_seconds" in vector.data:
+            await asyncio.sleep(vector.data["cancel_after_seconds"])
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            answer = Answer(code="CANCELLED")
+        else:
+            answer = await answer_of(call)
+    await check(vector, answer)
+    gone = vector.data["expect"].get("gone", [])
+    await eventually(lambda: not set(gone) & set(command_lines()), what=f"{gone} gone")
+
+
+async def check(vector: Vector, answer: Answer) -> None:
+    expected = vector.data["expect"]
+    assert answer.code == expected["code"], answer
+    assert answer.trailers_size <= 8000
+    wanted_list = expected.get("resource_list")
+    if wanted_list == "input":
+        assert answer.resource_list == vector.input()
+    elif wanted_list is not None:
+        assert answer.resource_list.decode() == wanted_list["text"]
+    if "log" in expected:
+        assert answer.log.decode() == expected["log"]
+    if "log_bytes" in expected:
+        assert answer.log == base64.b64decode(expected["log_bytes"])
+    for part in expected.get("log_contains", []):
+        assert part in answer.log.decode()
+    if "message" in expected:
+        assert answer.message == expected["message"].replace("${IMAGE}", vector.image)
+    for part in expected.get("message_contains", []):
+        assert part.replace("${IMAGE}", vector.image) in answer.message
+    for part in expected.get("message_excludes", []):
+        assert part not in answer.message
+    if "reason" in expected:
+        assert answer.reason == expected["reason"]
+        if answer.code != "INVALID_ARGUMENT":
+            assert answer.facts is not None
+
+
+async def test_nothing_is_left_after_all_of_them(runners: Runners) -> None:
+    """Runs last in this module: no process, no pipe, no log line of a defect in any of the runners."""
+    assert runners.started
+    for runner in runners.started.values():
+        await eventually(lambda pid=runner.pid: not children(pid), what="all children reaped")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        # stderr is one; everything else belongs to calls.
+        await eventually(lambda pid=runner.pid: pipes(pid) <= 1, what="all pipes closed")  # type: ignore[misc]  # as above
+        assert not [line for line in runner.lines if "level=error" in line]

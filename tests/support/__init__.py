@@ -1,0 +1,1 @@
+"""What tests share: a runner process, a stock client, a look at processes and descriptors."""

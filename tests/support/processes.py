@@ -1,0 +1,63 @@
+"""What lives and what is open, from /proc."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def command_lines() -> list[str]:
+    """The command lines of all processes."""
+    found: list[str] = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip())
+            except OSError:
+                continue
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process, zombies included."""
+    found: list[int] = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def open_descriptors(pid: int) -> list[str]:
+    """What the descriptors of a process point to."""
+    found: list[str] = []
+    for entry in (PROC / str(pid) / "fd").iterdir():
+        try:
+            found.append(str(entry.readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def pipes(pid: int) -> int:
+    """How many pipes and pidfds a process has open."""
+    return sum(1 for target in open_descriptors(pid) if target.startswith("pipe:") or "pidfd" in target)
+
+
+async def eventually(condition: Callable[[], bool], *, what: str, seconds: float = 20) -> None:
+    """Waits until the condition holds; fails the test when it never does."""
+    async with asyncio.timeout(seconds) as limit:
+        while not condition():
+            if limit.expired():
+                break
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                raise AssertionError(f"never happened: {what}") from None

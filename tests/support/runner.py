@@ -1,0 +1,116 @@
+"""A real `krm-runner serve` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+START_SECONDS = 30
+
+
+def write_function(directory: Path, name: str, content: str | bytes, mode: int = 0o755) -> Path:
+    """An executable in the functions directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    path.chmod(mode)
+    return path
+
+
+def write_config(path: Path, functions: Mapping[str, Iterable[str]]) -> Path:
+    """A configuration file: executable → images."""
+    entries = [{"function": name, "images": list(images)} for name, images in functions.items()]
+    path.write_text(yaml.safe_dump({"functions": entries}))
+    return path
+
+
+class RunnerProcess:
+    """Started on a free port, with its log lines at hand; killed at the end, whatever happens."""
+
+    def __init__(
+        self,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        prefix: Iterable[str] = (),
+        pass_fds: Iterable[int] = (),
+    ) -> None:
+        program = [sys.executable, "-m", "krm_runner", "serve", "--disable-runtimes=pod", "--port=0", *flags]
+        self.process = subprocess.Popen(
+            [*prefix, *program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env=dict(os.environ) | dict(environment or {}),
+            pass_fds=tuple(pass_fds),
+        )
+        self.lines: list[str] = []
+        self._arrival = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.port = int(self.wait_for_line(r"event=serving .*port=(\d+)").group(1))
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.port}"
+
+    def wait_for_line(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
+        """The first log line that matches, waiting for it if need be."""
+        end = time.monotonic() + seconds
+        with self._arrival:
+            seen = 0
+            while True:
+                for line in self.lines[seen:]:
+                    if match := re.search(pattern, line):
+                        return match
+                seen = len(self.lines)
+                if not self._reader.is_alive() or not self._arrival.wait(max(0.0, end - time.monotonic())):
+                    raise AssertionError(f"no line {pattern!r} in the log:\n" + "\n".join(self.lines))
+
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 40) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        self.process.send_signal(number)
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = 40) -> int:
+        code = self.process.wait(seconds)
+        self._reader.join(5)
+        return code
+
+    def __enter__(self) -> RunnerProcess:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self.process.poll() is None:
+            # Twice: the second signal ends at once and takes the functions along.
+            self.process.send_signal(signal.SIGTERM)
+            time.sleep(0.05)
+            self.process.send_signal(signal.SIGTERM)
+        self.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._arrival:
+                self.lines.append(line.rstrip("\n"))
+                self._arrival.notify_all()
+        with self._arrival:
+            self._arrival.notify_all()
