@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,10 +13,18 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import cast
 
 import yaml
 
 START_SECONDS = 30
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, on all addresses."""
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::", 0))
+        return cast(int, probe.getsockname()[1])
 
 
 def write_function(directory: Path, name: str, content: str | bytes, mode: int = 0o755) -> Path:
@@ -45,7 +54,8 @@ class RunnerProcess:
         prefix: Iterable[str] = (),
         pass_fds: Iterable[int] = (),
     ) -> None:
-        program = [sys.executable, "-m", "krm_runner", "serve", "--disable-runtimes=pod", "--port=0", *flags]
+        self.port = free_port()
+        program = [sys.executable, "-m", "krm_runner", "serve", "--disable-runtimes=pod", f"--port={self.port}", *flags]
         self.process = subprocess.Popen(
             [*prefix, *program],
             stdin=subprocess.DEVNULL,
@@ -60,7 +70,7 @@ class RunnerProcess:
         self._arrival = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.port = int(self.wait_for_line(r"event=serving .*port=(\d+)").group(1))
+        self._wait_until_listening()
 
     @property
     def pid(self) -> int:
@@ -105,6 +115,17 @@ class RunnerProcess:
         self.wait()
         assert self.process.stderr is not None
         self.process.stderr.close()
+
+    def _wait_until_listening(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("localhost", self.port), timeout=1).close()
+                return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > end:
+                    raise AssertionError("the runner does not listen:\n" + "\n".join(self.lines)) from None
+                time.sleep(0.02)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

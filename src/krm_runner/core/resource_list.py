@@ -48,6 +48,8 @@ _BLANK_LINES = rb"(?:[ ]*(?:#[^\n]*)?\r?\n)*"
 _LEADING = re.compile(rb"(?:\xef\xbb\xbf)?" + _BLANK_LINES + rb"(?:---[ \t]*(?:#[^\n]*)?\r?\n" + _BLANK_LINES + rb")?")
 """A byte order mark, empty lines, comments and one `---` may come before the envelope."""
 
+_JSON_START = re.compile(rb"[ \t\r\n]*\{")
+
 _FIRST_COLUMN = re.compile(rb"\n(?:[^ \n\r#-]|-[^ \n\r])[^\n]*")
 """A line that starts in the first column and is neither a comment nor an entry of a sequence."""
 
@@ -79,7 +81,7 @@ def recognise(data: bytes) -> Envelope | None:
         return None
     leading = _LEADING.match(data)
     start = leading.end() if leading else 0
-    if data[start : start + 1] == b"{":
+    if _JSON_START.match(data, start):
         return _recognise_json(data)
     return _recognise_block(data, start)
 
@@ -169,7 +171,7 @@ def parse(data: bytes) -> Envelope:
     Slow for large documents, and safe to run in a thread: it holds the interpreter for one event at a time.
     """
     # What is JSON is judged as JSON: YAML is stricter there (escapes of surrogate pairs).
-    fields = _json_object(data) if data.lstrip()[:1] == b"{" else None
+    fields = _json_object(data) if _JSON_START.match(data) else None
     if fields is None:
         try:
             fields = _parse_yaml(data)

@@ -48,6 +48,7 @@ class Executor:
         self._slots = Slots(limit=max_parallel, max_waiting=max_waiting)
         self._threads = ThreadPoolExecutor(max_workers=max_parallel, thread_name_prefix="spawn")
         self._children: dict[int, Child] = {}
+        self._starting = 0
 
     @property
     def running(self) -> int:
@@ -96,6 +97,8 @@ class Executor:
 
     async def _start(self, loop: asyncio.AbstractEventLoop, argv: Sequence[bytes], stdin: bytes | memoryview) -> Child:
         starting = loop.run_in_executor(self._threads, launch, self._spawner, argv, stdin)
+        self._starting += 1
+        starting.add_done_callback(self._on_started)
         try:
             child = await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -105,22 +108,27 @@ class Executor:
         except BaseException:
             self._slots.release()
             raise
-        self._children[child.pid] = child
         return child
 
     def _end_abandoned(self, loop: asyncio.AbstractEventLoop, starting: asyncio.Future[Child]) -> None:
         if starting.cancelled() or starting.exception() is not None:
             self._slots.release()
             return
-        child = starting.result()
-        self._children[child.pid] = child
-        self._end(loop, child)
+        self._end(loop, starting.result())
+
+    def _on_started(self, starting: asyncio.Future[Child]) -> None:
+        self._starting -= 1
+        if not starting.cancelled() and starting.exception() is None:
+            child = starting.result()
+            self._children[child.pid] = child
 
     def _end(self, loop: asyncio.AbstractEventLoop, child: Child) -> None:
         def gone() -> None:
             del self._children[child.pid]
             self._slots.release()
-            reap_strays(self._children.__contains__)
+            if not self._starting:
+                # A process that a thread starts just now is not known yet, and would look like a stray.
+                reap_strays(self._children.__contains__)
 
         child.dismantle(loop, gone)
 

@@ -64,7 +64,7 @@ class Health:
                 "List": grpc.unary_unary_rpc_method_handler(
                     self._list,
                     request_deserializer=_ListRequest.FromString,
-                    response_serializer=Message.SerializeToString,
+                    response_serializer=lambda response: response.SerializeToString(),
                 ),
             },
         )

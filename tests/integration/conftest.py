@@ -1,0 +1,61 @@
+"""Fixtures of the integration tests: a runner with functions of the test's own, and a look for leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from support.runner import RunnerProcess, write_config, write_function
+
+IMAGE = "example.com/test/{name}:v1"
+
+
+class Installation:
+    """A functions directory, its configuration file, and the runners that serve them."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.functions = directory / "functions"
+        self.functions.mkdir()
+        self.config = directory / "config.yaml"
+        self._images: dict[str, list[str]] = {}
+        self._stack = stack
+
+    def add(self, name: str, script: str, mode: int = 0o755) -> str:
+        """Install a function; its image."""
+        write_function(self.functions, name, script, mode)
+        image = IMAGE.format(name=name)
+        self._images[name] = [image]
+        write_config(self.config, self._images)
+        return image
+
+    def start(self, *flags: str, environment: dict[str, str] | None = None, pass_fds: tuple[int, ...] = ()) -> RunnerProcess:
+        """Start a runner; it is ended with the test."""
+        if not self.config.exists():
+            write_config(self.config, self._images)
+        runner = RunnerProcess(
+            f"--functions={self.functions}", f"--config={self.config}", *flags, environment=environment, pass_fds=pass_fds
+        )
+        return self._stack.enter_context(runner)
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    with ExitStack() as stack:
+        yield Installation(tmp_path, stack)
+
+
+@pytest.fixture
+async def no_leaks() -> AsyncIterator[None]:
+    """Fails the test when it leaves a task, a descriptor or a child process behind in this process."""
+    tasks = asyncio.all_tasks()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    yield
+    assert asyncio.all_tasks() <= tasks
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

@@ -1,0 +1,365 @@
+"""The service as its users meet it: start, health, reflection, configuration, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from integration.conftest import Installation
+from support.client import Client
+from support.processes import command_lines, eventually
+from support.runner import write_config
+
+LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
+COPY = "#!/bin/sh\nexec cat\n"
+HealthResponse = health_pb2.HealthCheckResponse
+
+
+def run_cli(*argv: str, environment: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command that should not stay."""
+    return subprocess.run(
+        [sys.executable, "-m", "krm_runner", *argv],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=cwd,
+        env=dict(os.environ) | (environment or {}),
+        check=False,
+    )
+
+
+async def check_health(channel: grpc.aio.Channel, service: str = "") -> HealthResponse:
+    call = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=HealthResponse.FromString,
+    )
+    return cast(HealthResponse, await call(health_pb2.HealthCheckRequest(service=service), timeout=10))
+
+
+# --- start --------------------------------------------------------------------------------------------------------
+
+
+async def test_calls_are_served_and_logged_on_one_line(installation: Installation) -> None:
+    image = installation.add("copy", COPY)
+    runner = installation.start()
+    async with Client(runner.address) as client:
+        answer = await client.evaluate(image, LIST)
+        assert (answer.code, answer.resource_list, answer.log) == ("OK", LIST, b"")
+    line = runner.wait_for_line("event=evaluated").string
+    for part in (f"image={image}", "runtime=exec", "code=OK", "seconds=0.", "request_bytes=", "response_bytes=", "exit=0"):
+        assert part in line
+    assert len([line for line in runner.lines if "event=evaluated" in line]) == 1
+
+
+async def test_with_every_runtime_disabled_it_starts_warns_and_answers_not_found(installation: Installation) -> None:
+    image = installation.add("copy", COPY)
+    runner = installation.start("--disable-runtimes=exec,pod")
+    runner.wait_for_line("level=warning event=.every runtime is disabled")
+    async with Client(runner.address) as client:
+        answer = await client.evaluate(image, LIST)
+        assert (answer.code, answer.message) == ("NOT_FOUND", f'function "{image}" not found')
+        assert (await check_health(client.channel)).status == HealthResponse.SERVING
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET6) as taken:
+        taken.bind(("::", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run_cli("serve", "--disable-runtimes=pod", f"--port={port}", "--log-level=0", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"krm-runner serve: cannot listen on port {port}: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--config=nowhere.yaml"], "cannot read nowhere.yaml: No such file or directory (--config)"),
+        (["--config=broken.yaml"], "broken.yaml: functions must be a list, not text"),
+        (["--config=."], "cannot read .: Is a directory (--config)"),
+        (["--flag-that-is-none"], "unknown flag --flag-that-is-none"),
+        (["--disable-runtimes=docker"], 'invalid value "docker" for --disable-runtimes'),
+    ],
+)
+def test_wrong_flags_and_files_are_one_line_and_exit_code_2(tmp_path: Path, argv: list[str], message: str) -> None:
+    (tmp_path / "broken.yaml").write_text("functions: nonsense")
+    done = run_cli("serve", "--disable-runtimes=pod", *argv, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("krm-runner serve: ")
+    assert message in done.stderr
+
+
+def test_the_pod_runtime_is_refused_with_a_reason(tmp_path: Path) -> None:
+    without = run_cli("serve", cwd=tmp_path)
+    assert (without.returncode, "WRAPPER_SERVER_IMAGE" in without.stderr) == (2, True)
+    named = run_cli("serve", cwd=tmp_path, environment={"WRAPPER_SERVER_IMAGE": "example.com/wrapper:v1"})
+    assert (named.returncode, "--disable-runtimes=pod" in named.stderr) == (2, True)
+
+
+def test_the_command_line_teaches(tmp_path: Path) -> None:
+    for argv in (["--help"], ["serve", "--help"], ["--version"], ["serve", "--version"], ["version"]):
+        done = run_cli(*argv, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "krm-runner" in done.stdout
+    assert run_cli().returncode == 2
+    unknown = run_cli("server")
+    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
+
+
+async def test_without_the_default_config_file_it_warns_and_knows_no_function(tmp_path: Path) -> None:
+    from support.runner import RunnerProcess
+
+    with RunnerProcess(cwd=tmp_path) as runner:
+        runner.wait_for_line("level=warning event=.no configuration file")
+        async with Client(runner.address) as client:
+            assert (await client.evaluate("set-namespace:v0.4.1", LIST)).code == "NOT_FOUND"
+
+
+# --- health and reflection ----------------------------------------------------------------------------------------
+
+
+async def test_health_check_list_and_unknown_service(installation: Installation) -> None:
+    runner = installation.start()
+    async with Client(runner.address) as client:
+        for service in ("", "evaluator.FunctionEvaluator"):
+            assert (await check_health(client.channel, service)).status == HealthResponse.SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await check_health(client.channel, "unknown.Service")
+        assert refusal.value.code() == grpc.StatusCode.NOT_FOUND
+        listing = client.channel.unary_unary(
+            "/grpc.health.v1.Health/List", response_deserializer=vars(health_pb2)["HealthListResponse"].FromString
+        )
+        statuses = (await listing(b"", timeout=10)).statuses
+        assert {name: entry.status for name, entry in statuses.items()} == {
+            "": HealthResponse.SERVING,
+            "evaluator.FunctionEvaluator": HealthResponse.SERVING,
+        }
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_describes_the_services(installation: Installation, version: str) -> None:
+    runner = installation.start()
+    async with Client(runner.address) as client:
+        reflect = client.channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        requests = iter(
+            [
+                reflection_pb2.ServerReflectionRequest(list_services=""),
+                reflection_pb2.ServerReflectionRequest(file_containing_symbol="evaluator.FunctionEvaluator"),
+            ]
+        )
+        answers = [answer async for answer in reflect(requests, timeout=10)]
+    services = {service.name for service in answers[0].list_services_response.service}
+    assert {"evaluator.FunctionEvaluator", "grpc.health.v1.Health"} <= services
+    assert b"EvaluateFunctionRequest" in answers[1].file_descriptor_response.file_descriptor_proto[0]
+
+
+# --- configuration that changes -------------------------------------------------------------------------------------
+
+
+async def test_the_configuration_is_read_again_when_the_file_changes_and_on_sighup(installation: Installation) -> None:
+    first = installation.add("first", COPY)
+    runner = installation.start()
+    async with Client(runner.address) as client:
+        second = installation.add("second", COPY)
+        runner.wait_for_line("configuration reloaded")
+        assert (await client.evaluate(second, LIST)).code == "OK"
+
+        installation.config.write_text("functions: [broken")
+        runner.wait_for_line("level=error event=.configuration not reloaded, the old one stays in force")
+        assert (await client.evaluate(second, LIST)).code == "OK"
+
+        installation.config.unlink()
+        runner.wait_for_line("level=error event=.the configuration file is gone")
+        assert (await client.evaluate(first, LIST)).code == "OK"
+
+        reloads = sum("configuration reloaded" in line for line in runner.lines)
+        write_config(installation.config, {"first": [first]})
+        runner.process.send_signal(signal.SIGHUP)
+        await eventually(
+            lambda: sum("configuration reloaded" in line for line in runner.lines) > reloads, what="reload on SIGHUP"
+        )
+        assert (await client.evaluate(second, LIST)).code == "NOT_FOUND"
+        assert (await client.evaluate(first, LIST)).code == "OK"
+
+
+# --- the end ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_without_losing_a_call(installation: Installation, number: signal.Signals) -> None:
+    image = installation.add("slow", "#!/bin/sh\nsleep 2\nexec cat\n")
+    quick = installation.add("quick", COPY)
+    runner = installation.start("--shutdown-delay=1s")
+    async with Client(runner.address) as client:
+        watch = client.channel.unary_stream(
+            "/grpc.health.v1.Health/Watch",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=HealthResponse.FromString,
+        )(health_pb2.HealthCheckRequest())
+        statuses = aiter(watch)
+        assert (await anext(statuses)).status == HealthResponse.SERVING
+        under_way = asyncio.create_task(client.evaluate(image, LIST))
+        await asyncio.sleep(0.3)
+        runner.process.send_signal(number)
+        assert (await anext(statuses)).status == HealthResponse.NOT_SERVING
+        assert (await check_health(client.channel)).status == HealthResponse.NOT_SERVING
+        assert (await client.evaluate(quick, LIST)).code == "OK", "new calls are accepted for a while"
+        assert (await under_way).code == "OK"
+    assert await asyncio.to_thread(runner.wait) == 0
+    assert runner.lines[-1].endswith("event=stopped")
+
+
+async def test_calls_that_take_too_long_are_told_to_come_back(installation: Installation) -> None:
+    image = installation.add("stuck", "#!/bin/sh\nsleep 4001\n")
+    runner = installation.start("--shutdown-delay=0s", "--shutdown-timeout=1s")
+    async with Client(runner.address) as client:
+        under_way = asyncio.create_task(client.evaluate(image, LIST))
+        await eventually(lambda: "sleep 4001" in command_lines(), what="the function runs")
+        runner.process.send_signal(signal.SIGTERM)
+        answer = await under_way
+    assert (answer.code, answer.reason, answer.retry_delay) == ("UNAVAILABLE", "SHUTTING_DOWN", 1.0)
+    assert await asyncio.to_thread(runner.wait) == 0
+    assert "sleep 4001" not in command_lines()
+
+
+async def test_a_second_signal_ends_it_at_once_with_its_functions(installation: Installation) -> None:
+    image = installation.add("stuck", "#!/bin/sh\nsleep 4002 &\nsleep 4003\n")
+    runner = installation.start()
+    async with Client(runner.address) as client:
+        under_way = asyncio.create_task(client.evaluate(image, LIST))
+        await eventually(lambda: "sleep 4003" in command_lines(), what="the function runs")
+        runner.process.send_signal(signal.SIGTERM)
+        runner.wait_for_line("event=stopping")
+        runner.process.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(runner.wait) == 128 + signal.SIGINT
+        assert (await under_way).code == "UNAVAILABLE"
+    await eventually(lambda: not {"sleep 4002", "sleep 4003"} & set(command_lines()), what="functions gone")
+
+
+# --- logs, metrics, traces ----------------------------------------------------------------------------------------
+
+
+async def test_json_logs(installation: Installation) -> None:
+    image = installation.add("fails", "#!/bin/sh\necho 'two\nlines' >&2\nexit 7\n")
+    runner = installation.start("--log-format=json", "--log-level=1")
+    async with Client(runner.address) as client:
+        assert (await client.evaluate(image, LIST)).code == "INTERNAL"
+    record = json.loads(runner.wait_for_line('"evaluated"').string)
+    assert (record["level"], record["code"], record["exit_code"], record["image"]) == ("warning", "INTERNAL", "7", image)
+    assert "two\nlines" in record["error"]
+
+
+async def test_resource_lists_are_logged_at_level_5_only(installation: Installation) -> None:
+    image = installation.add("copy", COPY)
+    secret = LIST + b"functionConfig: {password: s3cr3t}\n"
+    for level in (0, 4, 5):
+        runner = installation.start(f"--log-level={level}")
+        async with Client(runner.address) as client:
+            assert (await client.evaluate(image, secret)).code == "OK"
+        runner.process.send_signal(signal.SIGTERM)
+        runner.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(runner.wait)
+        logged = "\n".join(runner.lines)
+        assert ("s3cr3t" in logged) == (level == 5)
+        assert ("event=evaluated" in logged) == (level >= 2)
+
+
+async def test_prometheus_metrics(installation: Installation) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    image = installation.add("copy", COPY)
+    runner = installation.start(
+        environment={"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(port)}
+    )
+    async with Client(runner.address) as client:
+        await client.evaluate(image, LIST)
+        await client.evaluate(image, LIST)
+        await client.evaluate("example.com/stranger:v1", LIST)
+
+    def scrape() -> str:
+        with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as response:
+            return cast(bytes, response.read()).decode()
+
+    text = await asyncio.to_thread(scrape)
+    evaluations = {
+        tuple(re.search(rf'{label}="([^"]*)"', line).group(1) for label in ("image", "runtime", "code")): float(line.split()[-1])  # type: ignore[union-attr]  # a line without its labels should fail the test
+        for line in text.splitlines()
+        if line.startswith("krm_runner_evaluations_total{")
+    }
+    assert evaluations == {(image, "exec", "OK"): 2.0, ("", "", "NOT_FOUND"): 1.0}
+    assert "stranger" not in text
+    for name in (
+        "krm_runner_evaluation_duration_seconds_bucket",
+        "krm_runner_queue_wait_seconds_count",
+        "krm_runner_executions_running",
+        "krm_runner_executions_waiting",
+        "krm_runner_evaluations_in_flight",
+        "krm_runner_request_size_bytes_total",
+        "krm_runner_response_size_bytes_total",
+    ):
+        assert re.search(rf"^{name}\b", text, re.MULTILINE), name
+
+
+def test_a_metrics_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = run_cli(
+            "serve", "--disable-runtimes=exec,pod", "--log-level=0", "--port=0", cwd=tmp_path,
+            environment={
+                "OTEL_METRICS_EXPORTER": "prometheus",
+                "OTEL_EXPORTER_PROMETHEUS_HOST": "127.0.0.1",
+                "OTEL_EXPORTER_PROMETHEUS_PORT": str(taken.getsockname()[1]),
+            },
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert re.fullmatch(r"krm-runner serve: cannot serve metrics on 127.0.0.1:\d+: .*in use\n", done.stderr)
+
+
+async def test_traces_continue_the_callers_trace(tmp_path: Path, installation: Installation) -> None:
+    image = installation.add("copy", COPY)
+    output = tmp_path / "spans.json"
+    script = tmp_path / "with-stdout"
+    script.write_text(f'#!/bin/sh\nexec "$@" >{output}\n')
+    script.chmod(0o755)
+    from support.runner import RunnerProcess
+
+    flags = (f"--functions={installation.functions}", f"--config={installation.config}", "--shutdown-delay=0s")
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    with RunnerProcess(*flags, prefix=[str(script)], environment={"OTEL_TRACES_EXPORTER": "console"}) as runner:
+        async with grpc.aio.insecure_channel(runner.address) as channel:
+            call = channel.unary_unary("/evaluator.FunctionEvaluator/EvaluateFunction")
+            from krm_runner.rpc.wire import encode_request
+
+            await call(
+                encode_request(image, LIST), metadata=(("traceparent", f"00-{trace_id}-b7ad6b7169203331-01"),), timeout=30
+            )
+        assert await asyncio.to_thread(runner.stop) == 0
+    span = json.loads(output.read_text())
+    assert span["name"] == "evaluator.FunctionEvaluator/EvaluateFunction"
+    assert span["context"]["trace_id"] == "0x" + trace_id
+    assert span["attributes"]["krm_runner.image"] == image
+    assert span["attributes"]["rpc.grpc.status_code"] == "OK"

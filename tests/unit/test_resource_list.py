@@ -1,0 +1,210 @@
+"""The envelope check: what it accepts at a glance, what a full parse says, and that the two never disagree."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from krm_runner.core.resource_list import NotAResourceListError, parse, recognise
+
+HEAD = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\n"
+
+
+def reference_verdict(data: bytes) -> bool | None:
+    """The verdict of a parser that builds the whole document: None when it finds the text malformed."""
+    try:
+        documents = [d for d in yaml.load_all(data, Loader=yaml.CBaseLoader) if d not in (None, "")]
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return None
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        return False
+    kind, api_version = documents[0].get("kind"), documents[0].get("apiVersion")
+    return kind == "ResourceList" and (
+        api_version is None or (isinstance(api_version, str) and api_version.startswith("config.kubernetes.io/"))
+    )
+
+
+def full_verdict(data: bytes) -> bool:
+    try:
+        parse(data)
+    except NotAResourceListError:
+        return False
+    return True
+
+
+GLANCED = [
+    HEAD,
+    HEAD + "items: []\n",
+    HEAD + "items:\n- a: 1\n-\n  b: 2\n",
+    HEAD + "items:\n  - a: 1\n",
+    "# c\n\n---\n# d\n" + HEAD,
+    "\ufeff" + HEAD,
+    HEAD.replace("\n", "\r\n"),
+    "kind: 'ResourceList'\napiVersion: \"config.kubernetes.io/v1\"\n",
+    "apiVersion: config.kubernetes.io/v1 # why\nkind: ResourceList   # why not\n\n\nitems: []\n",
+    "apiVersion: config.kubernetes.io/v1\nitems:\n- kind: Other\nkind: ResourceList",
+    HEAD + "text: |\n  kind: Other\n\n  more\nlast: >-\n  folded\n",
+    HEAD + "functionConfig:\n  data: {a: [1,\n    2]}\n",
+    HEAD + "long: a text that\n  goes on\n",
+    '{"kind":"ResourceList"}',
+    ' {"items":[1,2,{"kind":"Other"}],"kind":"ResourceList"}\n',
+]
+
+
+@pytest.mark.parametrize("text", GLANCED)
+def test_common_shapes_are_recognised_without_a_full_parse(text: str) -> None:
+    assert recognise(text.encode()) is not None
+    assert full_verdict(text.encode())
+
+
+PARSED = [
+    "  apiVersion: config.kubernetes.io/v1\n  kind: ResourceList\n",
+    '"kind": ResourceList\n',
+    HEAD + "---\n",
+    HEAD + "...\n",
+    "%YAML 1.1\n---\n" + HEAD,
+    "kind: &a ResourceList\n",
+    "a: &a ResourceList\nkind: *a\n",
+    "kind: !!str ResourceList\n",
+    "? kind\n: ResourceList\n",
+    "{kind: ResourceList}\n",
+    HEAD + 'text: "a\nb"\n',
+    HEAD.replace("\n", "\r"),
+    HEAD + 'name: "a\u2028b"\n',
+    "kind: ResourceList\n  # a comment\nitems: []\n",
+    "kind:\n  ResourceList\n",
+]
+
+
+@pytest.mark.parametrize("text", PARSED)
+def test_rare_shapes_are_left_to_the_full_parse_which_accepts_them(text: str) -> None:
+    assert recognise(text.encode()) is None
+    assert full_verdict(text.encode())
+
+
+REFUSED = {
+    "": "it is empty",
+    "# only this\n": "it is empty",
+    "---\n---\n": "it is empty",
+    "text\n": "it is plain text, not a mapping",
+    "- a\n": "it is a list, not a mapping",
+    "apiVersion: v1\n": "it has no kind",
+    "kind:\n": "it has no kind",
+    "kind: List\n": 'its kind is "List", not ResourceList',
+    "kind: [ResourceList]\n": 'its kind is ["ResourceList"], not ResourceList',
+    "kind: ResourceList\napiVersion: v1\n": 'its apiVersion is "v1", not one of config.kubernetes.io/',
+    HEAD + "---\na: 1\n": "it has 2 YAML documents, not one",
+    '{"kind":"List"}': 'its kind is "List", not ResourceList',
+    HEAD + "\tx: 1\n": "yaml: line 3",
+    HEAD + "oops\n": "yaml: line 4",
+    HEAD + "a: [1\n": "yaml: line 4",
+    HEAD + "a: b\n- c\n": "yaml: line 4",
+}
+
+
+@pytest.mark.parametrize(("text", "why"), REFUSED.items())
+def test_refusals_say_why(text: str, why: str) -> None:
+    assert recognise(text.encode()) is None
+    with pytest.raises(NotAResourceListError) as refusal:
+        parse(text.encode())
+    assert str(refusal.value).startswith(why)
+
+
+def test_invalid_utf8_is_refused() -> None:
+    data = HEAD.encode() + b"a: \xff\n"
+    assert recognise(data) is None
+    with pytest.raises(NotAResourceListError):
+        parse(data)
+
+
+def test_results_are_found_by_both_ways() -> None:
+    text = HEAD + "results:\n- message: m\n  severity: error\nitems: []\n"
+    for envelope in (recognise(text.encode()), parse(text.encode()), recognise(json.dumps(yaml.safe_load(text)).encode())):
+        assert envelope is not None
+        assert [str(result) for result in envelope.results] == ["[error] m"]
+
+
+def test_deeply_nested_results_do_no_harm() -> None:
+    deep = b"kind: ResourceList\nresults: " + b"[" * 900 + b"]" * 900 + b"\n"
+    assert parse(deep).results == ()
+    assert recognise(deep) is None
+
+
+# --- properties -------------------------------------------------------------------------------------------------
+
+scalars = st.one_of(
+    st.text(max_size=12), st.integers(), st.booleans(), st.none(), st.sampled_from(["ResourceList", "kind: ResourceList"])
+)
+values = st.recursive(
+    scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3))
+)
+keys = st.sampled_from(["apiVersion", "kind", "items", "results", "functionConfig", "other"])
+documents = st.dictionaries(
+    keys,
+    st.one_of(values, st.sampled_from(["ResourceList", "config.kubernetes.io/v1", "Deployment", "v1"])),
+    max_size=6,
+)
+styles: Any = st.fixed_dictionaries(
+    {
+        "default_flow_style": st.sampled_from([True, False, None]),
+        "default_style": st.sampled_from([None, '"', "'"]),
+        "indent": st.sampled_from([2, 4]),
+        "width": st.sampled_from([20, 80]),
+        "allow_unicode": st.booleans(),
+        "explicit_start": st.booleans(),
+        "explicit_end": st.booleans(),
+        "sort_keys": st.booleans(),
+        "line_break": st.sampled_from(["\n", "\r\n", "\r"]),
+    }
+)
+
+
+@given(documents, styles)
+def test_well_formed_documents_get_the_verdict_of_a_full_parse(document: dict[str, Any], style: dict[str, Any]) -> None:
+    data = yaml.safe_dump(document, encoding="utf-8", **style)
+    expected = reference_verdict(data)
+    assert full_verdict(data) == expected
+    if recognise(data) is not None:
+        assert expected
+
+
+@given(documents)
+def test_json_gets_its_verdict(document: dict[str, Any]) -> None:
+    data = json.dumps(document).encode()
+    accepted = document.get("kind") == "ResourceList" and (
+        document.get("apiVersion") is None or str(document["apiVersion"]).startswith("config.kubernetes.io/")
+    )
+    assert (recognise(data) is not None) == full_verdict(data) == accepted
+
+
+lines = st.sampled_from(
+    [
+        "apiVersion: config.kubernetes.io/v1", "kind: ResourceList", "kind: Deployment", "kind: ResourceList # c",
+        "  kind: ResourceList", "kind:", "  ResourceList", "items:", "- a: b", "-", "- |", "  text", "---", "...", "# c",
+        "", " ", "text: |", "text: >", 'q: "', '"', ' "', "{", "}", "[]", "a: [", "]", " ]", "a: b: c", "word", "'kind': ResourceList",
+        "? kind", ": ResourceList", "%YAML 1.1", "a: 'it''s'", "&a b: c", "k\u00e9y: v", "\tx: y", "- kind: ResourceList", "a: {}",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(lines, max_size=8), st.sampled_from(["\n", "\r\n"]), st.booleans())
+@example(["apiVersion: config.kubernetes.io/v1", 'q: "', "kind: ResourceList", ' "', "kind: Deployment"], "\n", True)
+def test_odd_lines_never_make_a_full_parse_say_otherwise(parts: list[str], line_break: str, ends: bool) -> None:
+    data = (line_break.join(parts) + (line_break if ends else "")).encode()
+    expected = reference_verdict(data)
+    if expected is not None:
+        assert full_verdict(data) == expected
+    if recognise(data) is not None:
+        # A yes at a glance is the verdict of a full parse, unless that finds damage, which may pass.
+        assert expected in (True, None)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(data: bytes) -> None:
+    recognise(data)
+    full_verdict(data)

@@ -1,0 +1,159 @@
+"""Flags and environment into settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from krm_runner.core.errors import ConfigurationError
+from krm_runner.settings import SERVE_FLAGS, Settings, parse_settings
+from krm_runner.settings.go_flags import duration, render_help
+
+POD_ENVIRONMENT = {"WRAPPER_SERVER_IMAGE": "example.com/wrapper:v1"}
+ROOT = Path(__file__).parent.parent.parent
+
+CONTRACT_DEFAULTS = {
+    "port": "9445",
+    "disable-runtimes": "",
+    "log-level": "2",
+    "functions": "./functions",
+    "config": "./config.yaml",
+    "pod-cache-config": "/pod-cache-config/pod-cache-config.yaml",
+    "warm-up-pod-cache": "true",
+    "pod-namespace": "porch-fn-system",
+    "pod-ttl": "30m",
+    "scan-interval": "1m",
+    "function-pod-template": "",
+    "max-request-body-size": "6291456",
+    "max-waitlist-length": "2",
+    "max-parallel-pods-per-function": "1",
+    "enable-private-registries": "false",
+    "registry-auth-secret-path": "/var/tmp/config-secret/.dockerconfigjson",
+    "registry-auth-secret-name": "auth-secret",
+    "enable-private-registries-tls": "false",
+    "tls-secret-path": "/var/tmp/tls-secret/",
+    "default-image-prefix": "ghcr.io/kptdev/krm-functions-catalog",
+}
+
+
+def settings(*argv: str, **environment: str) -> Settings:
+    return parse_settings(argv, POD_ENVIRONMENT | environment)
+
+
+def test_every_flag_of_porch_is_there_with_its_default() -> None:
+    ours = {flag.name: flag.default for flag in SERVE_FLAGS}
+    assert {name: ours.get(name) for name in CONTRACT_DEFAULTS} == CONTRACT_DEFAULTS
+
+
+def test_defaults() -> None:
+    found = settings()
+    assert (found.server.port, found.server.max_message_bytes) == (9445, 6291456)
+    assert found.exec is not None
+    assert (found.exec.config_is_required, found.exec.max_waiting) == (False, 1000)
+    assert found.pod is not None
+    assert (found.pod.ttl, found.pod.scan_interval, found.pod.warm_up) == (1800.0, 60.0, True)
+    assert not found.registries.enabled
+    assert (found.exporters.metrics, found.exporters.traces) == ("none", "none")
+
+
+def test_go_syntax() -> None:
+    found = settings(
+        "--port", "1", "--log-level=5", "--enable-private-registries", "--warm-up-pod-cache=false", "--pod-ttl=1h30m",
+        "--scan-interval", "90s", "--config=x", "--port=2", "--enable-private-registries-tls=T",
+    )  # fmt: skip
+    assert (found.server.port, found.log.level) == (2, 5)
+    assert (found.registries.enabled, found.registries.tls_enabled) == (True, True)
+    assert found.pod is not None
+    assert (found.pod.warm_up, found.pod.ttl, found.pod.scan_interval) == (False, 5400.0, 90.0)
+    assert found.exec is not None
+    assert found.exec.config_is_required
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("30m", 1800), ("1h30m", 5400), ("1.5s", 1.5), ("100ms", 0.1), ("1h0m1s", 3601), (".5m", 30)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("disabled", ["exec", "pod", "exec,pod", "pod, exec", ""])
+def test_runtimes_can_be_disabled(disabled: str) -> None:
+    found = settings(f"--disable-runtimes={disabled}")
+    assert (found.exec is None) == ("exec" in disabled)
+    assert (found.pod is None) == ("pod" in disabled)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--prot=1"], "unknown flag --prot; did you mean --port?"),
+        (["--xyzzy"], "unknown flag --xyzzy; --help lists them all"),
+        (["serve"], 'unexpected argument "serve"'),
+        (["-port=1"], 'unexpected argument "-port=1"'),
+        (["--"], 'unexpected argument "--"'),
+        (["--port"], "--port needs a value"),
+        (["--port=x"], 'invalid value "x" for --port: it takes a whole number from 0 to 65535'),
+        (["--port=70000"], 'invalid value "70000" for --port'),
+        (["--port="], 'invalid value "" for --port'),
+        (["--pod-ttl=30"], 'invalid value "30" for --pod-ttl: it takes a duration such as 30m'),
+        (["--pod-ttl=-5m"], 'invalid value "-5m" for --pod-ttl'),
+        (["--pod-ttl=0"], "it takes a duration longer than zero"),
+        (["--warm-up-pod-cache=maybe"], "it takes true or false"),
+        (["--warm-up-pod-cache", "false"], 'unexpected argument "false"'),
+        (["--log-level=6"], "it takes a whole number from 0 to 5"),
+        (["--log-format=xml"], "it takes one of text, json"),
+        (["--disable-runtimes=docker"], "it takes runtimes separated by commas, of exec, pod"),
+        (["--max-request-body-size=5"], "it takes a whole number from 1024"),
+        (["--shutdown-delay=30s"], "--shutdown-delay must not be longer than --shutdown-timeout"),
+        (["--default-image-prefix=Not A Prefix"], 'invalid value "Not A Prefix" for --default-image-prefix'),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(argv: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        settings(*argv)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_pod_runtime_needs_the_wrapper_image() -> None:
+    with pytest.raises(ConfigurationError, match="WRAPPER_SERVER_IMAGE"):
+        parse_settings([], {})
+    assert parse_settings(["--disable-runtimes=pod"], {}).pod is None
+
+
+def test_exporters() -> None:
+    found = settings(
+        OTEL_METRICS_EXPORTER="prometheus",
+        OTEL_EXPORTER_PROMETHEUS_HOST="0.0.0.0",
+        OTEL_EXPORTER_PROMETHEUS_PORT="9999",
+        OTEL_TRACES_EXPORTER="otlp",
+    ).exporters
+    assert (found.metrics, found.prometheus_host, found.prometheus_port) == ("prometheus", "0.0.0.0", 9999)
+    assert found.traces == "otlp"
+    assert settings(OTEL_SDK_DISABLED="true", OTEL_TRACES_EXPORTER="otlp").exporters.traces == "none"
+    for name, value in (
+        ("OTEL_METRICS_EXPORTER", "statsd"),
+        ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ("OTEL_EXPORTER_PROMETHEUS_PORT", "http"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "smoke"),
+    ):
+        with pytest.raises(ConfigurationError, match=f'invalid value "{value}" for {name}'):
+            settings(**{name: value})
+
+
+def test_help_has_every_flag_on_one_line_in_the_groups_of_the_specification() -> None:
+    text = render_help(SERVE_FLAGS)
+    assert re.findall(r"^(\S.*):$", text, re.MULTILINE) == [
+        "Generic", "Exec runtime", "Pod runtime", "Private registries",
+    ]  # fmt: skip
+    for flag in SERVE_FLAGS:
+        assert len(re.findall(rf"^  --{flag.name} .*\S", text, re.MULTILINE)) == 1
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_the_documentation_has_every_flag_with_its_default() -> None:
+    documented = dict(re.findall(r"^\| `--([a-z-]+)` \| (.*?) \|", (ROOT / "docs/configuration.md").read_text(), re.M))
+    assert documented == {flag.name: f"`{flag.default}`" if flag.default else "empty" for flag in SERVE_FLAGS}

@@ -1,0 +1,72 @@
+"""Errors as statuses: codes, and messages that fit into a stock client's trailers."""
+
+from __future__ import annotations
+
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status as RpcStatus
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krm_runner.core import errors
+from krm_runner.rpc.status import TRAILER_BUDGET, code_of, status_of, trailers_size
+
+IMAGE = "example.com/f:v1"
+
+
+def all_errors() -> list[errors.EvaluationError]:
+    return [
+        errors.InvalidRequestError("no"),
+        errors.FunctionNotFoundError(IMAGE),
+        errors.FunctionFailedError(IMAGE, ending="failed with exit code 1", results=["a"], stderr="b", facts={}),
+        errors.InvalidOutputError(IMAGE, why="it is empty", stderr=""),
+        errors.CannotExecuteError(IMAGE, executable="/f", why="no"),
+        errors.OutputTooLargeError(IMAGE, written=2, limit=1),
+        errors.MessageTooLargeError(size=2, limit=1),
+        errors.QueueFullError(IMAGE, waiting=1),
+        errors.OutOfResourcesError(IMAGE, why="no"),
+        errors.DeadlineExceededError(IMAGE, after=1),
+        errors.ShuttingDownError(IMAGE),
+        errors.UnexpectedError(IMAGE, cause=ValueError()),
+    ]
+
+
+def test_every_error_has_a_code_of_its_own_choice() -> None:
+    listed = {type(error) for error in all_errors()}
+    assert listed == set(errors.EvaluationError.__subclasses__())
+    assert all(code_of(error).name != "UNKNOWN" for error in all_errors())
+
+
+@pytest.mark.parametrize("error", all_errors(), ids=lambda error: type(error).__name__)
+def test_details_repeat_code_and_message_and_add_the_reason(error: errors.EvaluationError) -> None:
+    status = status_of(error)
+    details = RpcStatus.FromString(status.details)
+    assert (details.code, details.message) == (status.code.value[0], status.message == str(error) and str(error))
+    info, retry = ErrorInfo(), RetryInfo()
+    assert details.details[0].Unpack(info)
+    assert (info.reason, info.domain) == (error.reason, "krm-runner")
+    if error.retry_after is not None:
+        assert details.details[1].Unpack(retry)
+        assert retry.retry_delay.seconds >= 1
+
+
+@given(st.text(max_size=200), st.integers(min_value=1, max_value=300), st.text(max_size=400))
+def test_messages_are_cut_to_fit_and_keep_both_ends(part: str, times: int, image: str) -> None:
+    error = errors.FunctionFailedError(image, ending="failed", results=[], stderr=part * times, facts={"x": part})
+    status = status_of(error)
+    assert trailers_size(status.message, status.details) <= TRAILER_BUDGET
+    if status.message != str(error):
+        assert "characters cut" in status.message
+
+
+def test_a_cut_message_keeps_its_headline_and_the_end_of_stderr_and_wastes_no_room() -> None:
+    stderr = "\n".join(f"line {number}" for number in range(5000))
+    error = errors.FunctionFailedError(IMAGE, ending="failed with exit code 1", results=[], stderr=stderr, facts={})
+    status = status_of(error)
+    assert status.message.startswith(f'function "{IMAGE}" failed with exit code 1\nstderr:\nline 0\n')
+    assert status.message.endswith("\nline 4999")
+    assert trailers_size(status.message, status.details) > TRAILER_BUDGET - 20
+
+
+def test_lone_surrogates_do_not_break_the_status() -> None:
+    assert "?" in status_of(errors.InvalidRequestError("\ud800")).message
