@@ -33,12 +33,18 @@ class Installation:
         write_config(self.config, self._images)
         return image
 
-    def start(self, *flags: str, environment: dict[str, str] | None = None, pass_fds: tuple[int, ...] = ()) -> RunnerProcess:
+    def start(
+        self, *flags: str, environment: dict[str, str] | None = None, pass_fds: tuple[int, ...] = ()
+    ) -> RunnerProcess:
         """Start a runner; it is ended with the test."""
         if not self.config.exists():
             write_config(self.config, self._images)
         runner = RunnerProcess(
-            f"--functions={self.functions}", f"--config={self.config}", *flags, environment=environment, pass_fds=pass_fds
+            f"--functions={self.functions}",
+            f"--config={self.config}",
+            *flags,
+            environment=environment,
+            pass_fds=pass_fds,
         )
         return self._stack.enter_context(runner)
 
@@ -55,7 +61,7 @@ async def no_leaks() -> AsyncIterator[None]:
     tasks = asyncio.all_tasks()
     descriptors = len(os.listdir("/proc/self/fd"))
     yield
-    assert asyncio.all_tasks() <= tasks
+    assert asyncio.all_tasks() - {asyncio.current_task()} <= tasks
     assert len(os.listdir("/proc/self/fd")) == descriptors
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

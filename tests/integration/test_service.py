@@ -12,24 +12,27 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2 import HealthCheckResponse as HealthResponse
 from grpc_reflection.v1alpha import reflection_pb2
 
 from integration.conftest import Installation
-from support.client import Client
+from krm_runner.rpc.wire import encode_request
+from support.client import METHOD, Client
 from support.processes import command_lines, eventually
-from support.runner import write_config
+from support.runner import RunnerProcess, write_config
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 COPY = "#!/bin/sh\nexec cat\n"
-HealthResponse = health_pb2.HealthCheckResponse
 
 
-def run_cli(*argv: str, environment: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_cli(
+    *argv: str, environment: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """A command that should not stay."""
     return subprocess.run(
         [sys.executable, "-m", "krm_runner", *argv],
@@ -48,7 +51,7 @@ async def check_health(channel: grpc.aio.Channel, service: str = "") -> HealthRe
         request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
         response_deserializer=HealthResponse.FromString,
     )
-    return cast(HealthResponse, await call(health_pb2.HealthCheckRequest(service=service), timeout=10))
+    return await call(health_pb2.HealthCheckRequest(service=service), timeout=10)
 
 
 # --- start --------------------------------------------------------------------------------------------------------
@@ -61,7 +64,15 @@ async def test_calls_are_served_and_logged_on_one_line(installation: Installatio
         answer = await client.evaluate(image, LIST)
         assert (answer.code, answer.resource_list, answer.log) == ("OK", LIST, b"")
     line = runner.wait_for_line("event=evaluated").string
-    for part in (f"image={image}", "runtime=exec", "code=OK", "seconds=0.", "request_bytes=", "response_bytes=", "exit=0"):
+    for part in (
+        f"image={image}",
+        "runtime=exec",
+        "code=OK",
+        "seconds=0.",
+        "request_bytes=",
+        "response_bytes=",
+        "exit=0",
+    ):
         assert part in line
     assert len([line for line in runner.lines if "event=evaluated" in line]) == 1
 
@@ -125,8 +136,6 @@ def test_the_command_line_teaches(tmp_path: Path) -> None:
 
 
 async def test_without_the_default_config_file_it_warns_and_knows_no_function(tmp_path: Path) -> None:
-    from support.runner import RunnerProcess
-
     with RunnerProcess(cwd=tmp_path) as runner:
         runner.wait_for_line("level=warning event=.no configuration file")
         async with Client(runner.address) as client:
@@ -144,8 +153,11 @@ async def test_health_check_list_and_unknown_service(installation: Installation)
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await check_health(client.channel, "unknown.Service")
         assert refusal.value.code() == grpc.StatusCode.NOT_FOUND
-        listing = client.channel.unary_unary(
-            "/grpc.health.v1.Health/List", response_deserializer=vars(health_pb2)["HealthListResponse"].FromString
+        listing = cast(
+            "grpc.aio.UnaryUnaryMultiCallable[bytes, Any]",
+            client.channel.unary_unary(
+                "/grpc.health.v1.Health/List", response_deserializer=vars(health_pb2)["HealthListResponse"].FromString
+            ),
         )
         statuses = (await listing(b"", timeout=10)).statuses
         assert {name: entry.status for name, entry in statuses.items()} == {
@@ -267,7 +279,12 @@ async def test_json_logs(installation: Installation) -> None:
     async with Client(runner.address) as client:
         assert (await client.evaluate(image, LIST)).code == "INTERNAL"
     record = json.loads(runner.wait_for_line('"evaluated"').string)
-    assert (record["level"], record["code"], record["exit_code"], record["image"]) == ("warning", "INTERNAL", "7", image)
+    assert (record["level"], record["code"], record["exit_code"], record["image"]) == (
+        "warning",
+        "INTERNAL",
+        "7",
+        image,
+    )
     assert "two\nlines" in record["error"]
 
 
@@ -305,11 +322,13 @@ async def test_prometheus_metrics(installation: Installation) -> None:
 
     text = await asyncio.to_thread(scrape)
     evaluations = {
-        tuple(re.search(rf'{label}="([^"]*)"', line).group(1) for label in ("image", "runtime", "code")): float(line.split()[-1])  # type: ignore[union-attr]  # a line without its labels should fail the test
+        tuple("".join(re.findall(rf'{label}="([^"]*)"', line)) for label in ("image", "runtime", "code")): line.split()[
+            -1
+        ]
         for line in text.splitlines()
         if line.startswith("krm_runner_evaluations_total{")
     }
-    assert evaluations == {(image, "exec", "OK"): 2.0, ("", "", "NOT_FOUND"): 1.0}
+    assert evaluations == {(image, "exec", "OK"): "2.0", ("", "", "NOT_FOUND"): "1.0"}
     assert "stranger" not in text
     for name in (
         "krm_runner_evaluation_duration_seconds_bucket",
@@ -345,17 +364,15 @@ async def test_traces_continue_the_callers_trace(tmp_path: Path, installation: I
     script = tmp_path / "with-stdout"
     script.write_text(f'#!/bin/sh\nexec "$@" >{output}\n')
     script.chmod(0o755)
-    from support.runner import RunnerProcess
-
     flags = (f"--functions={installation.functions}", f"--config={installation.config}", "--shutdown-delay=0s")
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     with RunnerProcess(*flags, prefix=[str(script)], environment={"OTEL_TRACES_EXPORTER": "console"}) as runner:
         async with grpc.aio.insecure_channel(runner.address) as channel:
-            call = channel.unary_unary("/evaluator.FunctionEvaluator/EvaluateFunction")
-            from krm_runner.rpc.wire import encode_request
-
+            call = cast("grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]", channel.unary_unary(METHOD))
             await call(
-                encode_request(image, LIST), metadata=(("traceparent", f"00-{trace_id}-b7ad6b7169203331-01"),), timeout=30
+                encode_request(image, LIST),
+                metadata=(("traceparent", f"00-{trace_id}-b7ad6b7169203331-01"),),
+                timeout=30,
             )
         assert await asyncio.to_thread(runner.stop) == 0
     span = json.loads(output.read_text())

@@ -53,7 +53,8 @@ class Vector:
         if "text" in source:
             return cast(str, source["text"]).encode()
         head, item = ((VECTORS / "inputs" / f"{part}.yaml").read_bytes() for part in ("head", "item"))
-        return head + item * -(-(source["size"] - len(head)) // len(item))
+        size = cast(int, source["size"])
+        return head + item * -(-(size - len(head)) // len(item))
 
     def install(self, directory: Path) -> None:
         function = self.data["function"]

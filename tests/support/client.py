@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import cast
 from urllib.parse import quote
 
 import grpc
@@ -37,10 +36,12 @@ class Client:
     def __init__(self, address: str, options: tuple[tuple[str, int], ...] = ()) -> None:
         # A subchannel pool of its own: otherwise clients to one address share a connection.
         self._channel = grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1), *options))
-        self._call = self._channel.unary_unary(
-            METHOD,
-            request_serializer=EvaluateFunctionRequest.SerializeToString,
-            response_deserializer=EvaluateFunctionResponse.FromString,
+        self._call: grpc.aio.UnaryUnaryMultiCallable[EvaluateFunctionRequest, EvaluateFunctionResponse] = (
+            self._channel.unary_unary(
+                METHOD,
+                request_serializer=lambda request: request.SerializeToString(),
+                response_deserializer=EvaluateFunctionResponse.FromString,
+            )
         )
 
     @property
@@ -52,8 +53,7 @@ class Client:
     ) -> grpc.aio.UnaryUnaryCall[EvaluateFunctionRequest, EvaluateFunctionResponse]:
         """A call under way."""
         request = EvaluateFunctionRequest(image=image, resource_list=resource_list)
-        call = self._call(request, timeout=timeout)
-        return cast("grpc.aio.UnaryUnaryCall[EvaluateFunctionRequest, EvaluateFunctionResponse]", call)
+        return self._call(request, timeout=timeout)
 
     async def evaluate(self, image: str, resource_list: bytes, *, timeout: float | None = 60) -> Answer:
         """The answer of one call."""
@@ -69,7 +69,7 @@ class Client:
 async def answer_of(call: grpc.aio.UnaryUnaryCall[EvaluateFunctionRequest, EvaluateFunctionResponse]) -> Answer:
     """Waits for a call's answer; an error is an answer too."""
     try:
-        response = cast(EvaluateFunctionResponse, await call)
+        response = await call
     except grpc.aio.AioRpcError as error:
         return _answer_of_error(error)
     return Answer("OK", resource_list=response.resource_list, log=response.log)
@@ -94,6 +94,4 @@ def _answer_of_error(error: grpc.aio.AioRpcError) -> Answer:
                     reason, facts = info.reason, dict(info.metadata)
                 elif detail.Unpack(retry):
                     retry_delay = retry.retry_delay.ToTimedelta().total_seconds()
-    return Answer(
-        error.code().name, message, reason=reason, facts=facts, retry_delay=retry_delay, trailers_size=size
-    )
+    return Answer(error.code().name, message, reason=reason, facts=facts, retry_delay=retry_delay, trailers_size=size)

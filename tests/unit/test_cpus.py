@@ -14,7 +14,13 @@ AVAILABLE = len(os.sched_getaffinity(0))
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [("max 100000", AVAILABLE), ("50000 100000", 1), ("100000 100000", 1), ("150000 100000", min(2, AVAILABLE)), ("odd", AVAILABLE)],
+    [
+        ("max 100000", AVAILABLE),
+        ("50000 100000", 1),
+        ("100000 100000", 1),
+        ("150000 100000", min(2, AVAILABLE)),
+        ("odd", AVAILABLE),
+    ],
 )
 def test_quota_of_cgroup_v2(tmp_path: Path, content: str, expected: int) -> None:
     (tmp_path / "cpu.max").write_text(content)

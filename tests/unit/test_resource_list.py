@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -18,12 +18,13 @@ HEAD = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\n"
 def reference_verdict(data: bytes) -> bool | None:
     """The verdict of a parser that builds the whole document: None when it finds the text malformed."""
     try:
-        documents = [d for d in yaml.load_all(data, Loader=yaml.CBaseLoader) if d not in (None, "")]
+        documents: list[Any] = [d for d in yaml.load_all(data, Loader=yaml.CBaseLoader) if d not in (None, "")]
     except (yaml.YAMLError, UnicodeDecodeError):
         return None
     if len(documents) != 1 or not isinstance(documents[0], dict):
         return False
-    kind, api_version = documents[0].get("kind"), documents[0].get("apiVersion")
+    fields = cast(dict[str, object], documents[0])
+    kind, api_version = fields.get("kind"), fields.get("apiVersion")
     return kind == "ResourceList" and (
         api_version is None or (isinstance(api_version, str) and api_version.startswith("config.kubernetes.io/"))
     )
@@ -124,7 +125,11 @@ def test_invalid_utf8_is_refused() -> None:
 
 def test_results_are_found_by_both_ways() -> None:
     text = HEAD + "results:\n- message: m\n  severity: error\nitems: []\n"
-    for envelope in (recognise(text.encode()), parse(text.encode()), recognise(json.dumps(yaml.safe_load(text)).encode())):
+    for envelope in (
+        recognise(text.encode()),
+        parse(text.encode()),
+        recognise(json.dumps(yaml.safe_load(text)).encode()),
+    ):
         assert envelope is not None
         assert [str(result) for result in envelope.results] == ["[error] m"]
 
@@ -138,10 +143,15 @@ def test_deeply_nested_results_do_no_harm() -> None:
 # --- properties -------------------------------------------------------------------------------------------------
 
 scalars = st.one_of(
-    st.text(max_size=12), st.integers(), st.booleans(), st.none(), st.sampled_from(["ResourceList", "kind: ResourceList"])
+    st.text(max_size=12),
+    st.integers(),
+    st.booleans(),
+    st.none(),
+    st.sampled_from(["ResourceList", "kind: ResourceList"]),
 )
 values = st.recursive(
-    scalars, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3))
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
 )
 keys = st.sampled_from(["apiVersion", "kind", "items", "results", "functionConfig", "other"])
 documents = st.dictionaries(
@@ -166,7 +176,7 @@ styles: Any = st.fixed_dictionaries(
 
 @given(documents, styles)
 def test_well_formed_documents_get_the_verdict_of_a_full_parse(document: dict[str, Any], style: dict[str, Any]) -> None:
-    data = yaml.safe_dump(document, encoding="utf-8", **style)
+    data = cast(bytes, yaml.safe_dump(document, encoding="utf-8", **style))
     expected = reference_verdict(data)
     assert full_verdict(data) == expected
     if recognise(data) is not None:
@@ -185,9 +195,10 @@ def test_json_gets_its_verdict(document: dict[str, Any]) -> None:
 lines = st.sampled_from(
     [
         "apiVersion: config.kubernetes.io/v1", "kind: ResourceList", "kind: Deployment", "kind: ResourceList # c",
-        "  kind: ResourceList", "kind:", "  ResourceList", "items:", "- a: b", "-", "- |", "  text", "---", "...", "# c",
-        "", " ", "text: |", "text: >", 'q: "', '"', ' "', "{", "}", "[]", "a: [", "]", " ]", "a: b: c", "word", "'kind': ResourceList",
-        "? kind", ": ResourceList", "%YAML 1.1", "a: 'it''s'", "&a b: c", "k\u00e9y: v", "\tx: y", "- kind: ResourceList", "a: {}",
+        "  kind: ResourceList", "kind:", "  ResourceList", "items:", "- a: b", "-", "- |", "  text", "---", "...",
+        "# c", "", " ", "text: |", "text: >", 'q: "', '"', ' "', "{", "}", "[]", "a: [", "]", " ]", "a: b: c", "word",
+        "'kind': ResourceList", "? kind", ": ResourceList", "%YAML 1.1", "a: 'it''s'", "&a b: c", "k\u00e9y: v",
+        "\tx: y", "- kind: ResourceList", "a: {}",
     ]
 )  # fmt: skip
 

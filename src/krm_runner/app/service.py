@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import structlog
 
@@ -66,7 +66,7 @@ async def serve(settings: Settings) -> None:
             last_words=exec_runtime.executor.kill_all if exec_runtime else _ignore,
         )
         async with asyncio.TaskGroup() as background:
-            watching = background.create_task(exec_runtime.functions.watch()) if exec_runtime else None
+            loops = [background.create_task(loop) for loop in exec_runtime.background()] if exec_runtime else []
             await server.start()
             server.set_serving(True)
             _log.info(
@@ -79,8 +79,8 @@ async def serve(settings: Settings) -> None:
             received = await signals.wait()
             _log.info("stopping", signal=received, calls=handler.calls_under_way)
             await server.stop(lame_duck=settings.server.shutdown_delay, total=settings.server.shutdown_timeout)
-            if watching is not None:
-                watching.cancel()
+            for loop in loops:
+                loop.cancel()
     finally:
         if exec_runtime is not None:
             exec_runtime.executor.kill_all()
@@ -115,6 +115,10 @@ class _ExecRuntime:
             max_output=max_resource_list(server.max_message_bytes),
             message_limit=server.max_message_bytes,
         )
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        """What goes on while the service runs."""
+        return [self.functions.watch(), self.executor.reap_strays()]
 
 
 class _Signals:

@@ -194,8 +194,8 @@ def _parse_yaml(data: bytes) -> dict[str, object]:
     match documents:
         case []:
             raise NotAResourceListError("it is empty")
-        case [dict() as fields]:
-            return cast(dict[str, object], fields)
+        case [dict()]:
+            return cast(dict[str, object], documents[0])
         case [list()]:
             raise NotAResourceListError("it is a list, not a mapping")
         case [_]:
@@ -279,8 +279,8 @@ def _read_fields(reader: _EventReader) -> dict[str, object]:
     while not isinstance(event := reader.expect(), yaml.MappingEndEvent):
         key = reader.value(event)
         value = reader.expect()
-        if key in ("kind", "apiVersion", "results"):
-            fields[cast(str, key)] = reader.value(value)
+        if isinstance(key, str) and key in ("kind", "apiVersion", "results"):
+            fields[key] = reader.value(value)
         else:
             reader.skip(value)
     return fields

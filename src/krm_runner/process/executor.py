@@ -20,6 +20,8 @@ from krm_runner.process.child import DEFAULT_PIPE_SIZE, LARGE_PIPE_SIZE, Child, 
 from krm_runner.process.slots import Slots
 from krm_runner.process.spawn import Spawner
 
+_STRAYS_INTERVAL = 2.0
+
 
 class OutputLimitError(Exception):
     """The process wrote more to stdout than it may."""
@@ -86,6 +88,14 @@ class Executor:
             pump.detach()
             self._end(loop, child)
 
+    async def reap_strays(self) -> None:
+        """Look now and then for ended processes that had left their function's group; never returns."""
+        while True:
+            await asyncio.sleep(_STRAYS_INTERVAL)
+            # A process that a thread starts just now is not known yet, and would look like a stray.
+            if not self._starting:
+                reap_strays(self._children.__contains__)
+
     def kill_all(self) -> None:
         """Kill every process group at once; for the moment before this process ends."""
         for child in self._children.values():
@@ -126,9 +136,6 @@ class Executor:
         def gone() -> None:
             del self._children[child.pid]
             self._slots.release()
-            if not self._starting:
-                # A process that a thread starts just now is not known yet, and would look like a stray.
-                reap_strays(self._children.__contains__)
 
         child.dismantle(loop, gone)
 

@@ -13,7 +13,6 @@ import grpc
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-ServingStatus = health_pb2.HealthCheckResponse.ServingStatus
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -32,7 +31,7 @@ class Health:
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = ("", *services)
-        self._status: ServingStatus = NOT_SERVING
+        self._status: int = NOT_SERVING
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -78,7 +77,7 @@ class Health:
         self, request: health_pb2.HealthCheckRequest, _context: _Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         known = request.service in self._services
-        sent: ServingStatus | None = None
+        sent: int | None = None
         while not self._closed:
             changed = self._changed
             status = self._status if known else SERVICE_UNKNOWN

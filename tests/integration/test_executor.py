@@ -1,0 +1,116 @@
+"""The executor by itself, in this process: cancelled at any moment, it leaves no task, no descriptor, no child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from krm_runner.process.executor import Executor, OutputLimitError
+from krm_runner.process.slots import Slots, SlotsFullError
+from krm_runner.process.spawn import Spawner, initial_environment
+from support.processes import eventually
+from support.runner import write_function
+
+FOREVER = 1e12
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture
+async def executor(no_leaks: None) -> AsyncIterator[Executor]:
+    spawner = Spawner(initial_environment())
+    spawner.become_subreaper()
+    created = Executor(spawner, max_parallel=3, max_waiting=100)
+    yield created
+    await eventually(lambda: created.running == 0, what="every place is free")
+    assert created.waiting == 0
+    created.close()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], list[bytes]]:
+    def install(text: str) -> list[bytes]:
+        return [os.fsencode(write_function(tmp_path, f"f{len(list(tmp_path.iterdir()))}", text))]
+
+    return install
+
+
+Script = Callable[[str], list[bytes]]
+
+
+async def run(executor: Executor, argv: list[bytes], stdin: bytes = b"", limit: int = MEGABYTE) -> tuple[int, bytes]:
+    outcome = await executor.run(argv, stdin, function="f", max_output=limit, deadline=FOREVER)
+    return outcome.exit_code, outcome.stdout
+
+
+async def test_output_and_exit_code(executor: Executor, script: Script) -> None:
+    assert await run(executor, script("#!/bin/sh\ncat\nexit 3\n"), b"hello") == (3, b"hello")
+
+
+async def test_a_random_load_with_random_cancellations(executor: Executor, script: Script) -> None:
+    commands = [
+        script("#!/bin/sh\nexec cat\n"),
+        script("#!/bin/sh\nsleep 6001 &\nexec cat\n"),
+        script("#!/bin/sh\nsleep 6002\n"),
+        script("#!/bin/sh\nsleep 0.0$$\nkill -SEGV $$\n"),
+        script("#!/bin/sh\nyes\n"),
+        [b"/nonexistent"],
+    ]
+    dice = random.Random(7)
+
+    async def one() -> None:
+        stdin = bytes(dice.choice([0, 10, 200_000]))
+        try:
+            async with asyncio.timeout(dice.choice([0.0, 0.001, 0.005, 0.02, 0.1, 0.3])):
+                await run(executor, dice.choice(commands), stdin)
+        except (TimeoutError, OSError, OutputLimitError):
+            pass
+
+    for _ in range(10):
+        await asyncio.gather(*(one() for _ in range(30)))
+    assert await run(executor, commands[0], b"still well") == (0, b"still well")
+
+
+async def test_cancelled_at_every_step_of_the_way(executor: Executor, script: Script) -> None:
+    command = script("#!/bin/sh\ncat\nsleep 0.05\n")
+    for steps in range(12):
+        task = asyncio.create_task(run(executor, command, b"x" * 300_000))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_limits_and_missing_files_free_their_place(executor: Executor, script: Script) -> None:
+    for _ in range(8):
+        with pytest.raises(OutputLimitError):
+            await run(executor, script("#!/bin/sh\nyes\n"), limit=1000)
+        with pytest.raises(FileNotFoundError):
+            await run(executor, [b"/nonexistent"])
+
+
+async def test_slots_hand_a_place_on_when_its_taker_gave_up_in_the_same_moment() -> None:
+    slots = Slots(limit=1, max_waiting=10)
+    await slots.acquire(function="f", deadline=FOREVER)
+    first = asyncio.create_task(slots.acquire(function="f", deadline=FOREVER))
+    second = asyncio.create_task(slots.acquire(function="f", deadline=FOREVER))
+    await asyncio.sleep(0)
+    slots.release()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await asyncio.wait_for(second, 5)
+    slots.release()
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
+async def test_slots_refuse_when_the_line_is_full() -> None:
+    slots = Slots(limit=1, max_waiting=0)
+    await slots.acquire(function="f", deadline=FOREVER)
+    with pytest.raises(SlotsFullError):
+        await slots.acquire(function="f", deadline=FOREVER)
