@@ -1,0 +1,110 @@
+"""The runner at its limits: in a container's memory, and stopped under load."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from e2e.conftest import missing
+from integration.conftest import Installation
+from support.client import Answer, Client
+from support.runner import RunnerProcess
+
+LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
+GIB = 1024**3
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class MemoryCgroup:
+    """A cgroup of version 1 or 2 with a memory limit and no swap."""
+
+    def __init__(self, limit: int) -> None:
+        self._is_v1 = (CGROUPS / "memory").is_dir()
+        self.path = (CGROUPS / "memory" if self._is_v1 else CGROUPS) / f"krm-runner-e2e-{os.getpid()}"
+        self.path.mkdir()
+        self._set("memory.limit_in_bytes" if self._is_v1 else "memory.max", limit)
+        with suppress(OSError):
+            self._set("memory.memsw.limit_in_bytes" if self._is_v1 else "memory.swap.max", limit if self._is_v1 else 0)
+
+    @property
+    def peak(self) -> int:
+        return int((self.path / ("memory.max_usage_in_bytes" if self._is_v1 else "memory.peak")).read_text())
+
+    @property
+    def kills(self) -> int:
+        events = (self.path / ("memory.oom_control" if self._is_v1 else "memory.events")).read_text().split()
+        return int(events[events.index("oom_kill") + 1])
+
+    def _set(self, name: str, value: int) -> None:
+        (self.path / name).write_text(str(value))
+
+
+@pytest.fixture
+def cgroup() -> Iterator[MemoryCgroup]:
+    try:
+        created = MemoryCgroup(GIB)
+    except OSError as error:
+        missing(f"no memory cgroup can be made here ({error.strerror}): not root?")
+    yield created
+    created.path.rmdir()
+
+
+async def test_32_callers_with_5_mb_each_fit_into_the_containers_gibibyte(
+    installation: Installation, cgroup: MemoryCgroup
+) -> None:
+    image = installation.add("copy", "#!/bin/sh\nexec cat\n")
+    enter = f'echo $$ >{cgroup.path}/cgroup.procs; exec "$@"'
+    item = b"- apiVersion: v1\n  kind: ConfigMap\n  data:\n    text: some text that is not short\n"
+    large = LIST.replace(b" []\n", b"\n") + item * (5_000_000 // len(item))
+    flags = (f"--functions={installation.functions}", f"--config={installation.config}")
+    with RunnerProcess(*flags, prefix=["sh", "-c", enter, "sh"]) as runner:
+        limits = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+        async with Client(runner.address, limits) as client:
+
+            async def caller() -> list[Answer]:
+                return [await client.evaluate(image, large, timeout=120) for _ in range(5)]
+
+            answers = [answer for each in await asyncio.gather(*(caller() for _ in range(32))) for answer in each]
+        assert Counter(answer.code for answer in answers) == {"OK": 160}
+        assert all(answer.resource_list == large for answer in answers)
+    print(f"peak of the runner and its functions: {cgroup.peak / 1024**2:.0f} MiB")
+    assert cgroup.kills == 0
+    assert cgroup.peak < GIB
+
+
+async def test_sigterm_under_load_loses_no_call_that_had_started(installation: Installation) -> None:
+    image = installation.add("copy", "#!/bin/sh\nexec cat\n")
+    slow = installation.add("slow", "#!/bin/sh\nsleep 2\nexec cat\n")
+    runner = installation.start("--shutdown-delay=1s", "--max-parallel-executions=4")
+    stopped = asyncio.Event()
+    answers: list[Answer] = []
+    async with Client(runner.address) as client:
+
+        async def caller(which: str) -> None:
+            while not stopped.is_set():
+                answer = await client.evaluate(which, LIST)
+                answers.append(answer)
+                if answer.code != "OK":
+                    return
+
+        callers = [asyncio.create_task(caller(image)) for _ in range(16)]
+        callers += [asyncio.create_task(caller(slow)) for _ in range(2)]
+        await asyncio.sleep(1)
+        runner.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(runner.wait) == 0
+        stopped.set()
+        await asyncio.gather(*callers)
+    started = Counter(line.split(" code=")[1].split()[0] for line in runner.lines if "event=evaluated" in line)
+    codes = Counter(answer.code for answer in answers)
+    assert started.keys() == {"OK"}, "every call that had started was answered"
+    assert codes["OK"] == started["OK"] > 50, "and every answer arrived"
+    # What reaches the connection in the moment of GOAWAY never starts: gRPC's core answers it with CANCELLED
+    # (grpc/grpc#41785); what comes later finds nobody.
+    assert codes.keys() <= {"OK", "UNAVAILABLE", "CANCELLED"}
