@@ -27,6 +27,7 @@ def all_errors() -> list[errors.EvaluationError]:
         errors.OutOfResourcesError(IMAGE, why="no"),
         errors.DeadlineExceededError(IMAGE, after=1),
         errors.ShuttingDownError(IMAGE),
+        errors.RemoteError(IMAGE, code="INTERNAL", message="no"),
         errors.UnexpectedError(IMAGE, cause=ValueError()),
     ]
 

@@ -25,6 +25,7 @@ def test_requests_are_read_as_protobuf_reads_them(image: str, resource_list: byt
 def test_responses_are_written_as_protobuf_writes_them(resource_list: bytes, log: bytes) -> None:
     expected = EvaluateFunctionResponse(resource_list=resource_list, log=log)
     assert EvaluateFunctionResponse.FromString(wire.encode_response(resource_list, log)) == expected
+    assert wire.decode_response(expected.SerializeToString()) == (memoryview(resource_list), memoryview(log))
 
 
 def test_unknown_fields_are_passed_over_and_the_last_value_counts() -> None:

@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 
 import structlog
 
 from krm_runner import __version__
+from krm_runner.app.exec_runtime import ExecRuntime
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.evaluators.chain import ChainEvaluator
-from krm_runner.evaluators.executable import ExecutableEvaluator
-from krm_runner.evaluators.function_file import FunctionFile
-from krm_runner.process.cpus import usable_cpus
-from krm_runner.process.executor import Executor
-from krm_runner.process.spawn import Spawner, initial_environment
-from krm_runner.rpc.evaluate import EvaluateHandler, max_resource_list
+from krm_runner.process.spawn import initial_environment
+from krm_runner.rpc.evaluate import EvaluateHandler
 from krm_runner.rpc.server import GrpcServer
 from krm_runner.settings import ExecSettings, Settings
 from krm_runner.telemetry import exporters, logs
 from krm_runner.telemetry.metrics import EvaluationMetrics
 
 _log = structlog.get_logger("krm_runner")
-_MIN_PARALLEL = 2
 
 
 async def serve(settings: Settings) -> None:
@@ -35,7 +31,7 @@ async def serve(settings: Settings) -> None:
     logs.configure(level=settings.log.level, log_format=settings.log.format)
 
     # What can be wrong with files is found out before anything is started.
-    exec_runtime = _ExecRuntime(settings.exec, settings) if settings.exec is not None else None
+    exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None else None
 
     telemetry = exporters.start(settings.exporters)
     metrics = EvaluationMetrics(telemetry.meter)
@@ -83,42 +79,22 @@ async def serve(settings: Settings) -> None:
                 loop.cancel()
     finally:
         if exec_runtime is not None:
-            exec_runtime.executor.kill_all()
-            exec_runtime.executor.close()
+            exec_runtime.close()
         await asyncio.to_thread(telemetry.close)
     _log.info("stopped")
 
 
-class _ExecRuntime:
-    """The parts of the exec runtime, wired."""
-
-    def __init__(self, settings: ExecSettings, all_settings: Settings) -> None:
-        server = all_settings.server
-        self.functions = FunctionFile(
-            settings.config,
-            required=settings.config_is_required,
-            functions=settings.functions,
-            default_prefix=server.default_image_prefix,
-        )
-        self.functions.load()
-        spawner = Spawner(initial_environment())
-        spawner.become_subreaper()
-        self.executor = Executor(
-            spawner,
-            max_parallel=settings.max_parallel or max(_MIN_PARALLEL, usable_cpus()),
-            max_waiting=settings.max_waiting,
-        )
-        self.evaluator = ExecutableEvaluator(
-            self.functions,
-            self.executor,
-            directory=settings.functions,
-            max_output=max_resource_list(server.max_message_bytes),
-            message_limit=server.max_message_bytes,
-        )
-
-    def background(self) -> list[Coroutine[None, None, None]]:
-        """What goes on while the service runs."""
-        return [self.functions.watch(), self.executor.reap_strays()]
+def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime:
+    return ExecRuntime(
+        functions=settings.functions,
+        config=settings.config,
+        config_is_required=settings.config_is_required,
+        default_prefix=all_settings.server.default_image_prefix,
+        environment=initial_environment(),
+        message_limit=all_settings.server.max_message_bytes,
+        max_parallel=settings.max_parallel,
+        max_waiting=settings.max_waiting,
+    )
 
 
 class _Signals:

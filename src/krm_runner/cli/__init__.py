@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from krm_runner import __version__
+from krm_runner.cli.evaluate import eval_command
 from krm_runner.cli.serve import serve_command
 
 _HELP = """\
@@ -15,6 +16,7 @@ krm-runner runs KRM functions for Porch and kpt.
 Usage: krm-runner COMMAND [FLAGS]
 
 Commands:
+  eval       run one function on a package, here or by a runner
   serve      serve functions over gRPC (also installed as function-runner)
   version    print the version
 
@@ -27,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_standard_streams()
     command = arguments[0] if arguments else ""
+    if command == "eval":
+        return eval_command(arguments[1:])
     if command == "serve":
         return serve_command(arguments[1:], program="krm-runner serve")
     if command in ("version", "--version"):

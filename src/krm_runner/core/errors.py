@@ -164,6 +164,15 @@ class ShuttingDownError(EvaluationError):
         super().__init__(f'function "{image}" was stopped because this runner is shutting down; try again', image=image)
 
 
+class RemoteError(EvaluationError):
+    """Another runner answered with an error; code and message are its own."""
+
+    reason = "REMOTE"
+
+    def __init__(self, image: str, *, code: str, message: str) -> None:
+        super().__init__(message, image=image, facts={"code": code})
+
+
 class UnexpectedError(EvaluationError):
     """A defect of the runner itself: the log has the traceback."""
 

@@ -25,11 +25,13 @@ from krm_runner.core.image_ref import ImageRef
 from krm_runner.core.log_excerpt import shorten
 from krm_runner.rpc import wire
 from krm_runner.rpc._generated import evaluator_pb2
-from krm_runner.rpc.status import DETAILS_KEY, code_of, status_of
+from krm_runner.rpc.status import DETAILS_KEY, status_of
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.tracing import evaluation_span
 
 SERVICE_NAME: str = evaluator_pb2.DESCRIPTOR.services_by_name["FunctionEvaluator"].full_name
+
+METHOD = f"/{SERVICE_NAME}/EvaluateFunction"
 
 _log = structlog.get_logger("krm_runner.rpc")
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -225,6 +227,3 @@ class EvaluateHandler:
             response_bytes=call.response_bytes,
             **call.facts,
         )
-
-
-__all__ = ["SERVICE_NAME", "EvaluateHandler", "code_of", "max_resource_list"]

@@ -35,6 +35,7 @@ _CODES: dict[type[EvaluationError], grpc.StatusCode] = {
     errors.OutOfResourcesError: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
+    errors.RemoteError: grpc.StatusCode.UNAVAILABLE,
     errors.UnexpectedError: grpc.StatusCode.INTERNAL,
 }
 

@@ -18,26 +18,18 @@ class WireError(ValueError):
 
 def decode_request(message: bytes) -> tuple[str, memoryview]:
     """Image and resource list of an EvaluateFunctionRequest."""
-    view = memoryview(message)
-    image = ""
-    resource_list = view[:0]
-    position = 0
-    while position < len(view):
-        tag, position = _read_varint(view, position)
-        number, wire_type = tag >> 3, tag & 7
-        if number == 0:
-            raise WireError("a field has the number 0")
-        start, position = _field_extent(view, position, wire_type)
-        if wire_type != _LENGTH_DELIMITED:
-            continue
-        if number == _RESOURCE_LIST:
-            resource_list = view[start:position]
-        elif number == _IMAGE:
-            try:
-                image = str(view[start:position], "utf-8")
-            except UnicodeDecodeError as error:
-                raise WireError("the image is not UTF-8 text") from error
-    return image, resource_list
+    fields = _bytes_fields(message)
+    try:
+        image = str(fields.get(_IMAGE, b""), "utf-8")
+    except UnicodeDecodeError as error:
+        raise WireError("the image is not UTF-8 text") from error
+    return image, fields.get(_RESOURCE_LIST, memoryview(b""))
+
+
+def decode_response(message: bytes) -> tuple[memoryview, memoryview]:
+    """Resource list and log of an EvaluateFunctionResponse."""
+    fields = _bytes_fields(message)
+    return fields.get(_RESOURCE_LIST, memoryview(b"")), fields.get(_LOG, memoryview(b""))
 
 
 def encode_request(image: str, resource_list: bytes | memoryview) -> bytes:
@@ -53,6 +45,22 @@ def encode_response(resource_list: bytes | memoryview, log: bytes) -> bytes:
 def field_overhead(size: int) -> int:
     """How many bytes a field of `size` bytes takes on top of its content."""
     return 1 + len(_varint(size))
+
+
+def _bytes_fields(message: bytes) -> dict[int, memoryview]:
+    """The length-delimited fields by number, in place; of a field that stands twice the last one counts."""
+    view = memoryview(message)
+    fields: dict[int, memoryview] = {}
+    position = 0
+    while position < len(view):
+        tag, position = _read_varint(view, position)
+        number, wire_type = tag >> 3, tag & 7
+        if number == 0:
+            raise WireError("a field has the number 0")
+        start, position = _field_extent(view, position, wire_type)
+        if wire_type == _LENGTH_DELIMITED:
+            fields[number] = view[start:position]
+    return fields
 
 
 def _bytes_field(number: int, content: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:

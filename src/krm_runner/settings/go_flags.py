@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from krm_runner.core.errors import ConfigurationError
@@ -28,44 +28,59 @@ class Flag:
     help: str
     parse: Callable[[str], object] = str
     is_boolean: bool = False
+    short: str = ""
+    """One letter that stands for it after a single dash."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedFlags:
-    """Every flag's value, and which flags stood on the command line."""
+    """Every flag's value, which flags stood on the command line, and what else stood there."""
 
     values: Mapping[str, object]
     given: frozenset[str]
+    arguments: tuple[str, ...] = ()
 
 
-def parse_flags(flags: Sequence[Flag], argv: Sequence[str]) -> ParsedFlags:
-    """The values of `flags` after `argv`."""
+def parse_flags(flags: Sequence[Flag], argv: Sequence[str], *, takes_arguments: bool = False) -> ParsedFlags:
+    """The values of `flags` after `argv`. Arguments that are no flags are refused unless they are asked for."""
     by_name = {flag.name: flag for flag in flags}
+    by_letter = {flag.short: flag for flag in flags if flag.short}
     texts: dict[str, str] = {}
-    arguments = iter(argv)
-    for argument in arguments:
-        if not argument.startswith("--") or argument == "--":
+    others: list[str] = []
+    remaining = iter(argv)
+    for argument in remaining:
+        letter = argument[1:2] if argument.startswith("-") and not argument.startswith("--") else ""
+        if takes_arguments and argument == "--":
+            others += remaining
+        elif letter in by_letter:
+            flag, text = by_letter[letter], argument[2:].removeprefix("=")
+            texts[flag.name] = text or _following(flag, remaining)
+        elif argument.startswith("--") and argument != "--":
+            name, equals, text = argument[2:].partition("=")
+            if name not in by_name:
+                raise ConfigurationError(f"unknown flag --{name}{_suggestion(name, by_name)}")
+            texts[name] = text if equals else _following(by_name[name], remaining)
+        elif takes_arguments and (not argument.startswith("-") or argument == "-"):
+            others.append(argument)
+        else:
             raise ConfigurationError(f'unexpected argument "{argument}"; flags are written as --flag=value')
-        name, equals, text = argument[2:].partition("=")
-        flag = by_name.get(name)
-        if flag is None:
-            raise ConfigurationError(f"unknown flag --{name}{_suggestion(name, by_name)}")
-        if not equals:
-            if flag.is_boolean:
-                text = "true"
-            else:
-                following = next(arguments, None)
-                if following is None:
-                    raise ConfigurationError(f"--{name} needs a value")
-                text = following
-        texts[name] = text
     values = {flag.name: _parse_value(flag, texts.get(flag.name, flag.default)) for flag in flags}
-    return ParsedFlags(values, frozenset(texts))
+    return ParsedFlags(values, frozenset(texts), tuple(others))
+
+
+def _following(flag: Flag, remaining: Iterator[str]) -> str:
+    """The value of a flag that has no `=`: true for a boolean, else the next argument."""
+    if flag.is_boolean:
+        return "true"
+    text = next(remaining, None)
+    if text is None:
+        raise ConfigurationError(f"--{flag.name} needs a value")
+    return text
 
 
 def render_help(flags: Sequence[Flag]) -> str:
     """The flags by group, one line each."""
-    width = max(len(flag.name) for flag in flags) + 2
+    width = max(len(flag.name) + (6 if flag.short else 2) for flag in flags)
     lines: list[str] = []
     group = ""
     for flag in flags:
@@ -73,7 +88,8 @@ def render_help(flags: Sequence[Flag]) -> str:
             group = flag.group
             lines += ["", f"{group}:"]
         default = f" [{flag.default}]" if flag.default else ""
-        lines.append(f"  {'--' + flag.name:<{width}}  {flag.help}{default}")
+        name = f"-{flag.short}, --{flag.name}" if flag.short else f"--{flag.name}"
+        lines.append(f"  {name:<{width}}  {flag.help}{default}")
     return "\n".join(lines[1:])
 
 

@@ -1,0 +1,57 @@
+"""The parts of the exec runtime, wired: for the service, and for `krm-runner eval` without one."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+
+from krm_runner.evaluators.executable import ExecutableEvaluator
+from krm_runner.evaluators.function_file import FunctionFile
+from krm_runner.process.cpus import usable_cpus
+from krm_runner.process.executor import Executor
+from krm_runner.process.spawn import Spawner
+from krm_runner.rpc.evaluate import max_resource_list
+
+_MIN_PARALLEL = 2
+
+
+class ExecRuntime:
+    """Reads the configuration file when it is made; ConfigurationError when that is broken."""
+
+    def __init__(
+        self,
+        *,
+        functions: Path,
+        config: Path,
+        config_is_required: bool,
+        default_prefix: str,
+        environment: Mapping[bytes, bytes],
+        message_limit: int,
+        max_parallel: int = 0,
+        max_waiting: int = 1000,
+    ) -> None:
+        self.functions = FunctionFile(
+            config, required=config_is_required, functions=functions, default_prefix=default_prefix
+        )
+        self.functions.load()
+        spawner = Spawner(environment)
+        spawner.become_subreaper()
+        self.executor = Executor(
+            spawner, max_parallel=max_parallel or max(_MIN_PARALLEL, usable_cpus()), max_waiting=max_waiting
+        )
+        self.evaluator = ExecutableEvaluator(
+            self.functions,
+            self.executor,
+            directory=functions,
+            max_output=max_resource_list(message_limit),
+            message_limit=message_limit,
+        )
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        """What goes on while a service runs."""
+        return [self.functions.watch(), self.executor.reap_strays()]
+
+    def close(self) -> None:
+        """Kill what still runs, and let the threads go."""
+        self.executor.kill_all()
+        self.executor.close()

@@ -1,0 +1,1 @@
+"""Package folders and resource lists: reading one into the other and back, for `krm-runner eval`."""
