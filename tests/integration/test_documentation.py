@@ -1,0 +1,54 @@
+"""What the documentation tells people to do works as it is written."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from pathlib import Path
+
+import yaml
+
+from integration.test_eval import evaluate
+from support.runner import write_config, write_function
+
+ROOT = Path(__file__).parent.parent.parent
+GUIDE = (ROOT / "docs" / "functions.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    found = re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block) for block in found]
+
+
+def test_the_guides_first_function(tmp_path: Path) -> None:
+    write_function(tmp_path / "functions", "set-team", blocks(GUIDE, "python")[0])
+    (entry,) = yaml.safe_load(next(block for block in blocks(GUIDE, "yaml") if "set-team" in block))
+    config = write_config(tmp_path / "config.yaml", {entry["function"]: entry["images"]})
+    shop = Path(shutil.copytree(ROOT / "examples" / "shop", tmp_path / "shop"))
+    flags = (f"--functions={tmp_path / 'functions'}", f"--config={config}", "--image", entry["images"][0])
+    done = evaluate(shop, *flags, "team=payments")
+    assert done.returncode == 0, done.stderr
+    assert "[info] team payments set on 3 resources" in done.stderr
+    assert "example.com/team: payments" in (shop / "rbac.yaml").read_text()
+    refused = evaluate(shop, *flags)
+    assert (refused.returncode, "the function config names no team" in refused.stderr) == (1, True)
+
+
+def test_the_guides_function_in_sed(tmp_path: Path) -> None:
+    script = next(block for block in blocks(GUIDE, "sh") if "use-our-registry" in block)
+    write_function(tmp_path / "functions", "sed", script)
+    config = write_config(tmp_path / "config.yaml", {"sed": ["example.com/sed:v1"]})
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: docker.io/a # x\n")
+    done = evaluate(package, f"--functions={tmp_path / 'functions'}", f"--config={config}", "-i", "example.com/sed:v1")
+    assert done.returncode == 0, done.stderr
+    assert "image: registry.example.com/a # x" in (package / "pod.yaml").read_text()
+
+
+def test_every_link_to_a_file_of_the_repository_is_alive() -> None:
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    for document in documents:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
