@@ -15,4 +15,9 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         exit 1
     fi
 fi
-"$python" -m venv "$directory"
+# A half-made one from an interrupted run is made anew.
+trap 'rm -rf "$directory"' INT TERM
+"$python" -m venv --clear "$directory" || {
+    rm -rf "$directory"
+    exit 1
+}

@@ -10,7 +10,11 @@ from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Eval
 from krm_runner.evaluators.chain import ChainEvaluator
 
 IMAGE = "example.com/f:v1"
-REQUEST = EvaluationRequest(image=IMAGE, reference=image_ref.parse(IMAGE), resource_list=b"", deadline=0)
+
+
+@pytest.fixture
+def request_() -> EvaluationRequest:
+    return EvaluationRequest(image=IMAGE, reference=image_ref.parse(IMAGE), resource_list=b"", deadline=0)
 
 
 class Runtime:
@@ -28,30 +32,31 @@ class Runtime:
         return EvaluationResult(resource_list=b"", log=b"", runtime=self.runtime)
 
 
-async def test_the_first_runtime_that_knows_the_function_serves_it() -> None:
+async def test_the_first_runtime_that_knows_the_function_serves_it(request_: EvaluationRequest) -> None:
     first, second = Runtime("exec"), Runtime("pod")
     evaluators: list[Evaluator] = [first, second]
-    assert (await ChainEvaluator(evaluators).evaluate(REQUEST)).runtime == "exec"
+    assert (await ChainEvaluator(evaluators).evaluate(request_)).runtime == "exec"
     assert (first.calls, second.calls) == (1, 0)
 
 
-async def test_an_unknown_function_moves_on() -> None:
+async def test_an_unknown_function_moves_on(request_: EvaluationRequest) -> None:
     first, second = Runtime("exec", error=FunctionNotFoundError(IMAGE)), Runtime("pod")
-    assert (await ChainEvaluator([first, second]).evaluate(REQUEST)).runtime == "pod"
+    assert (await ChainEvaluator([first, second]).evaluate(request_)).runtime == "pod"
 
 
-async def test_any_other_error_is_the_answer_and_names_its_runtime() -> None:
+async def test_any_other_error_is_the_answer_and_the_request_knows_its_runtime(request_: EvaluationRequest) -> None:
     failure = QueueFullError(IMAGE, waiting=1)
     first, second = Runtime("exec", error=failure), Runtime("pod")
     with pytest.raises(QueueFullError) as raised:
-        await ChainEvaluator([first, second]).evaluate(REQUEST)
+        await ChainEvaluator([first, second]).evaluate(request_)
     assert raised.value is failure
-    assert failure.runtime == "exec"
+    assert request_.runtime == "exec"
     assert second.calls == 0
 
 
 @pytest.mark.parametrize("runtimes", [[], ["exec"], ["exec", "pod"]])
-async def test_a_function_that_nobody_knows_is_not_found(runtimes: list[str]) -> None:
+async def test_a_function_that_nobody_knows_is_not_found(request_: EvaluationRequest, runtimes: list[str]) -> None:
     chain = ChainEvaluator([Runtime(name, error=FunctionNotFoundError("inner")) for name in runtimes])
     with pytest.raises(FunctionNotFoundError, match=f'function "{IMAGE}" not found'):
-        await chain.evaluate(REQUEST)
+        await chain.evaluate(request_)
+    assert request_.runtime == ""

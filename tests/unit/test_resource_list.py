@@ -79,6 +79,11 @@ PARSED = [
     HEAD + 'name: "a\u2028b"\n',
     "kind: ResourceList\n  # a comment\nitems: []\n",
     "kind:\n  ResourceList\n",
+    "<<: {kind: ResourceList}\n",
+    HEAD + "--- ~\n",
+    HEAD + "---\nnull\n",
+    "kind: ResourceList\napiVersion:\n",
+    "kind: ResourceList\napiVersion: ~\n",
 ]
 
 
@@ -100,6 +105,10 @@ REFUSED = {
     "kind: [ResourceList]\n": 'its kind is ["ResourceList"], not ResourceList',
     "kind: ResourceList\napiVersion: v1\n": 'its apiVersion is "v1", not one of config.kubernetes.io/',
     HEAD + "---\na: 1\n": "it has 2 YAML documents, not one",
+    'kind: "ResourceList "\n': 'its kind is "ResourceList ", not ResourceList',
+    "<<: {kind: ResourceList}\nkind: Other\n": 'its kind is "Other", not ResourceList',
+    "kind: ~\n": "it has no kind",
+    "x: " + "[" * 2000 + "]" * 2000 + "\n" + HEAD: "it is nested deeper than 1000 levels",
     '{"kind":"List"}': 'its kind is "List", not ResourceList',
     HEAD + "\tx: 1\n": "yaml: line 3",
     HEAD + "oops\n": "yaml: line 4",
@@ -138,6 +147,39 @@ def test_deeply_nested_results_do_no_harm() -> None:
     deep = b"kind: ResourceList\nresults: " + b"[" * 900 + b"]" * 900 + b"\n"
     assert parse(deep).results == ()
     assert recognise(deep) is None
+    deeper = b"kind: ResourceList\nresults:\n- " + b"[" * 30000 + b"error" + b"]" * 30000 + b"\n"
+    envelope = recognise(deeper)
+    assert envelope is not None
+    assert envelope.results == ()
+    with pytest.raises(NotAResourceListError):
+        parse(deeper)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n" * 2_000_000,
+        b"#\n" * 1_000_000,
+        b"kind: ResourceList" + b"\n \t" * 500_000 + b"x",
+        b"kind: a" + b" " * 2_000_000 + b":",
+        b"kind: ResourceList\n" + b"-\n" * 1_000_000,
+        b"kind: ResourceList\na: b" + b"\n\n" * 1_000_000 + b"- c\n",
+        b"x: " + b"[" * 2_000_000,
+    ],
+    ids=["newlines", "comments", "blanks", "spaces", "dashes", "entry", "brackets"],
+)
+def test_hostile_output_is_looked_at_once(data: bytes) -> None:
+    """Patterns that go back and forth over two megabytes would not end in anybody's lifetime."""
+    assert recognise(data) is None
+    with pytest.raises(NotAResourceListError):
+        parse(data)
+
+
+def test_a_parse_that_nobody_waits_for_ends() -> None:
+    data = HEAD.encode() + b"items:\n" + b"- a: b\n" * 1000
+    assert parse(data, is_cancelled=lambda: False).results == ()
+    with pytest.raises(NotAResourceListError, match="nobody waits"):
+        parse(data, is_cancelled=lambda: True)
 
 
 # --- properties -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def all_errors() -> list[errors.EvaluationError]:
         errors.FunctionFailedError(IMAGE, ending="failed with exit code 1", results=["a"], stderr="b", facts={}),
         errors.InvalidOutputError(IMAGE, why="it is empty", stderr=""),
         errors.CannotExecuteError(IMAGE, executable="/f", why="no"),
-        errors.OutputTooLargeError(IMAGE, written=2, limit=1),
+        errors.OutputTooLargeError(IMAGE, written=2, room=1, limit=1),
         errors.MessageTooLargeError(size=2, limit=1),
         errors.QueueFullError(IMAGE, waiting=1),
         errors.OutOfResourcesError(IMAGE, why="no"),

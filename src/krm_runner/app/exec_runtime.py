@@ -37,7 +37,9 @@ class ExecRuntime:
         spawner = Spawner(environment)
         spawner.become_subreaper()
         self.executor = Executor(
-            spawner, max_parallel=max_parallel or max(_MIN_PARALLEL, usable_cpus()), max_waiting=max_waiting
+            spawner,
+            max_parallel=max_parallel or max(_MIN_PARALLEL, usable_cpus()),
+            max_waiting=max_waiting,
         )
         self.evaluator = ExecutableEvaluator(
             self.functions,
@@ -54,4 +56,5 @@ class ExecRuntime:
     def close(self) -> None:
         """Kill what still runs, and let the threads go."""
         self.executor.kill_all()
+        self.evaluator.close()
         self.executor.close()

@@ -14,6 +14,8 @@ from krm_runner.app.exec_runtime import ExecRuntime
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.evaluators.chain import ChainEvaluator
+from krm_runner.evaluators.executable import ExecutableEvaluator
+from krm_runner.process.executor import Executor
 from krm_runner.process.spawn import initial_environment
 from krm_runner.rpc.evaluate import EvaluateHandler
 from krm_runner.rpc.server import GrpcServer
@@ -40,9 +42,7 @@ async def serve(settings: Settings) -> None:
     evaluators: list[Evaluator] = []
     if exec_runtime is not None:
         evaluators.append(exec_runtime.evaluator)
-        metrics.observe_executions(
-            running=lambda: exec_runtime.executor.running, waiting=lambda: exec_runtime.executor.waiting
-        )
+        _observe(exec_runtime.executor, metrics)
     if not evaluators:
         _log.warning("every runtime is disabled: all calls will be answered with NOT_FOUND")
 
@@ -95,6 +95,11 @@ def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime
         max_parallel=settings.max_parallel,
         max_waiting=settings.max_waiting,
     )
+
+
+def _observe(executor: Executor, metrics: EvaluationMetrics) -> None:
+    executor.on_turn = lambda seconds: metrics.waited(seconds, runtime=ExecutableEvaluator.runtime)
+    metrics.observe_executions(running=lambda: executor.running, waiting=lambda: executor.waiting)
 
 
 class _Signals:

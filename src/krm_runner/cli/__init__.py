@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 from krm_runner import __version__
-from krm_runner.cli.evaluate import eval_command
-from krm_runner.cli.serve import serve_command
 
 _HELP = """\
 krm-runner runs KRM functions for Porch and kpt.
@@ -26,13 +27,13 @@ Commands:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point of `krm-runner`."""
+    _prepare_process()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _open_standard_streams()
     command = arguments[0] if arguments else ""
     if command == "eval":
-        return eval_command(arguments[1:])
+        return _run("krm_runner.cli.evaluate", "eval_command", arguments[1:])
     if command == "serve":
-        return serve_command(arguments[1:], program="krm-runner serve")
+        return _run("krm_runner.cli.serve", "serve_command", arguments[1:], program="krm-runner serve")
     if command in ("version", "--version"):
         sys.stdout.write(f"krm-runner {__version__}\n")
         return 0
@@ -45,14 +46,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def serve_main(argv: Sequence[str] | None = None) -> int:
     """The entry point of `function-runner`: the flags of the server and nothing before them."""
-    _open_standard_streams()
-    return serve_command(list(sys.argv[1:] if argv is None else argv), program="function-runner")
+    _prepare_process()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return _run("krm_runner.cli.serve", "serve_command", arguments, program="function-runner")
 
 
-def _open_standard_streams() -> None:
-    """A process started without 0, 1 or 2 would give those numbers to its next files, and hand them to functions."""
+def _run(module: str, command: str, argv: Sequence[str], **options: str) -> int:
+    """Importing a command takes a moment; who interrupts that wants no traceback."""
+    try:
+        return cast(int, getattr(importlib.import_module(module), command)(argv, **options))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _prepare_process() -> None:
+    """Signals count from the first moment on (as PID 1 they would be ignored), and 0, 1 and 2 are open.
+
+    A process started without those would give their numbers to its next files, and hand them to functions.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115

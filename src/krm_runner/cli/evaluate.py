@@ -129,7 +129,8 @@ class _Evaluation:
         results = await asyncio.to_thread(_results_of, result)
         self._show("Results", [str(item) for item in results])
         self._show("Stderr", printable(result.log).splitlines())
-        self._save_results(exit_code=0, results=_raw_results(result), stderr=printable(result.log))
+        raw = _raw_results(result) if self._settings.results_dir else []
+        self._save_results(exit_code=0, results=raw, stderr=printable(result.log))
         return result
 
     def _show_failure(self, error: EvaluationError) -> None:
@@ -214,8 +215,7 @@ def _list_from_stdin(config: dict[str, Any] | None) -> str:
 
 
 def _results_of(result: EvaluationResult) -> Sequence[object]:
-    envelope = resource_list.recognise(result.resource_list) or resource_list.parse(result.resource_list)
-    return envelope.results
+    return resource_list.parse(result.resource_list).results
 
 
 def _raw_results(result: EvaluationResult) -> list[Any]:

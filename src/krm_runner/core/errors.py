@@ -32,8 +32,6 @@ class EvaluationError(KrmRunnerError):
     def __init__(self, message: str, *, image: str = "", facts: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.image = image
-        self.runtime = ""
-        """Which runtime it happened in; set by whoever knows, empty while none had the call."""
         self.facts: dict[str, str] = dict(facts or {})
 
 
@@ -94,10 +92,10 @@ class OutputTooLargeError(EvaluationError):
 
     reason = "OUTPUT_TOO_LARGE"
 
-    def __init__(self, image: str, *, written: int, limit: int) -> None:
+    def __init__(self, image: str, *, written: int, room: int, limit: int) -> None:
         super().__init__(
-            f'function "{image}" wrote at least {written} bytes, more than the limit of {limit} bytes for a '
-            "message; it was stopped. Raise --max-request-body-size here and "
+            f'function "{image}" wrote at least {written} bytes, more than the {room} that fit into a message of '
+            f"{limit} bytes; it was stopped. Raise --max-request-body-size here and "
             "--function-runner-grpc-max-message-size in Porch, or make the package smaller",
             image=image,
             facts={"limit": str(limit)},

@@ -8,7 +8,7 @@ from typing import Protocol
 from krm_runner.core.image_ref import ImageRef
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EvaluationRequest:
     """One call. The resource list travels as bytes: nobody decodes what it only passes on."""
 
@@ -17,7 +17,9 @@ class EvaluationRequest:
     reference: ImageRef
     resource_list: bytes | memoryview
     deadline: float
-    """When the answer must be there, on the event loop's clock."""
+    """When the answer must be there, on the event loop's clock; keeping it is the runtime's duty."""
+    runtime: str = ""
+    """The runtime that has the call, said by the chain; empty while none has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +44,8 @@ class Evaluator(Protocol):
         ...
 
     async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
-        """Execute the function; FunctionNotFoundError when this runtime does not know it."""
+        """Execute the function; FunctionNotFoundError when this runtime does not know it.
+
+        DeadlineExceededError when the request's deadline passes first.
+        """
         ...

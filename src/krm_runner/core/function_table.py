@@ -40,7 +40,8 @@ EMPTY_TABLE = FunctionTable({})
 def parse(text: bytes, *, source: str, default_prefix: str) -> FunctionTable:
     """The table in a configuration file; ConfigurationError names `source`, the place and the reason."""
     try:
-        document: object = yaml.load(text, Loader=yaml.CSafeLoader)
+        # Not the C loader: it recurses without a limit, and a file that is nested deep enough would end the process.
+        document: object = yaml.load(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
     if document is None:

@@ -1,7 +1,8 @@
 """Is it a ResourceList? The envelope check, and the results that a function reports.
 
 A ResourceList is one YAML (or JSON) document, a mapping whose `kind` is ResourceList and whose `apiVersion`, if it
-has one, is of the group config.kubernetes.io. Where a key stands twice, the last one counts.
+has one, is of the group config.kubernetes.io. Where a key stands twice, the last one counts; of merge keys, those that
+are written in place do.
 
 `recognise` proves that in one pass over the bytes where it can: it reads the lines that start in the first column
 of block YAML, or the whole of JSON. It only ever says yes; what it cannot prove goes to `parse`, which reads every
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -29,6 +30,9 @@ GROUP_PREFIX = "config.kubernetes.io/"
 _MAX_TOP_LEVEL_LINES = 64
 _MAX_GLANCED_RESULTS = 64 * 1024
 _MAX_RESULT_DEPTH = 16
+_MAX_DEPTH = 1000
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_MERGE = "<<"
 
 
 class NotAResourceListError(ValueError):
@@ -44,8 +48,11 @@ class Envelope:
 
 # --- recognise: one pass ------------------------------------------------------------------------------------------
 
-_BLANK_LINES = rb"(?:[ ]*(?:#[^\n]*)?\r?\n)*"
-_LEADING = re.compile(rb"(?:\xef\xbb\xbf)?" + _BLANK_LINES + rb"(?:---[ \t]*(?:#[^\n]*)?\r?\n" + _BLANK_LINES + rb")?")
+# Quantifiers are possessive where they can be: a function's output must not make a match slow or large.
+_BLANK_LINES = rb"(?:[ ]*+(?:#[^\n]*+)?\r?\n)*+"
+_LEADING = re.compile(
+    rb"(?:\xef\xbb\xbf)?" + _BLANK_LINES + rb"(?:---[ \t]*+(?:#[^\n]*+)?\r?\n" + _BLANK_LINES + rb")?"
+)
 """A byte order mark, empty lines, comments and one `---` may come before the envelope."""
 
 _JSON_START = re.compile(rb"[ \t\r\n]*\{")
@@ -56,7 +63,7 @@ _FIRST_COLUMN = re.compile(rb"\n(?:[^ \n\r#-]|-[^ \n\r])[^\n]*")
 _TOP_LEVEL_KEY = re.compile(
     rb"(?P<key>[A-Za-z_][A-Za-z0-9_.-]*):"
     rb"(?:[ \t]+(?:"
-    rb"(?P<plain>[A-Za-z0-9_./][^\n\r:#]*?)"
+    rb"(?P<plain>[A-Za-z0-9_./](?:[^\n\r:#]*[^\n\r:# \t])?)"
     rb'|"(?P<double>[^"\\\n\r]*)"'
     rb"|'(?P<single>[^'\n\r]*)'"
     rb"|(?P<other>\[\]|\{\}|[|>][+-]?)"
@@ -65,10 +72,10 @@ _TOP_LEVEL_KEY = re.compile(
 )
 """`key:` with a value that is over at the end of its line, or that goes on in indented lines."""
 
-_SCALAR_ENDS = re.compile(rb"(?:\n[ \t]*\r?(?=\n|\Z))*(?:\n(?![ \t\r\n-])|\Z)")
+_SCALAR_ENDS = re.compile(rb"(?:\n[ \t]*+\r?(?=\n|\Z))*+(?:\n(?![ \t\r\n-])|\Z)")
 """After a scalar's line: the next line that is not empty starts in the first column, so the scalar is over."""
 
-_ENTRY_FOLLOWS = re.compile(rb"(?:\n[ \t]*\r?(?=\n))*\n-[ \r\n]")
+_ENTRY_FOLLOWS = re.compile(rb"(?:\n[ \t]*+\r?(?=\n))*+\n-[ \r\n]")
 """The next line that is not empty is an entry of a sequence, which only a key without a value may have."""
 
 _EXOTIC_BREAKS = (b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
@@ -76,7 +83,10 @@ _EXOTIC_BREAKS = (b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
 
 
 def recognise(data: bytes) -> Envelope | None:
-    """The envelope, if a glance proves that `data` is a ResourceList; None means: parse it."""
+    """The envelope, if a glance proves that `data` is a ResourceList; None means: parse it.
+
+    Its results may be left out if none of them is of severity error.
+    """
     if not _has_plain_lines(data):
         return None
     leading = _LEADING.match(data)
@@ -108,7 +118,7 @@ def _recognise_json(data: bytes) -> Envelope | None:
 def _json_object(data: bytes) -> dict[str, object] | None:
     """The document, if it is a JSON object and nothing else."""
     try:
-        document: object = json.loads(data)
+        document: object = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
     return cast(dict[str, object], document) if isinstance(document, dict) else None
@@ -132,7 +142,7 @@ def _recognise_block(data: bytes, start: int) -> Envelope | None:
             value = line["plain"] or line["double"] or line["single"]
             if value is None or key in values or not _SCALAR_ENDS.match(data, end):
                 return None
-            values[key] = value.rstrip()
+            values[key] = value
     if open_key is not None and open_key[0] == b"results":
         results = (open_key[1], len(data))
     api_version = values.get(b"apiVersion")
@@ -152,29 +162,39 @@ def _first_column_lines(data: bytes, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _glance_at_results(data: bytes, section: tuple[int, int] | None) -> tuple[FunctionResult, ...]:
-    """The results of a list that is fine: worth a look while they are small, never worth an error."""
+    """The results of a list that is fine: worth a look while they are small, never worth an error.
+
+    Of a success only results of severity error matter, and reading YAML costs more than all the rest of the glance: a
+    section that cannot hold such a result, not even in escapes, is not read.
+    """
     if section is None or section[1] - section[0] > _MAX_GLANCED_RESULTS:
         return ()
-    try:
-        fields = yaml.load(data[section[0] : section[1]], Loader=CBaseLoader)  # noqa: S506 - it makes strings only
-    except (yaml.YAMLError, RecursionError, ValueError):
+    if data.find(b"error", *section) < 0 and data.find(b"\\", *section) < 0:
         return ()
-    return results_from(cast(dict[str, object], fields).get("results")) if isinstance(fields, dict) else ()
+    try:
+        return results_from(_parse_yaml(data[section[0] : section[1]], _never).get("results"))
+    except (yaml.YAMLError, NotAResourceListError):
+        return ()
 
 
 # --- parse: every event of the document ---------------------------------------------------------------------------
 
 
-def parse(data: bytes) -> Envelope:
+def _never() -> bool:
+    return False
+
+
+def parse(data: bytes, *, is_cancelled: Callable[[], bool] = _never) -> Envelope:
     """The envelope after a full parse; NotAResourceListError with the parser's reason.
 
-    Slow for large documents, and safe to run in a thread: it holds the interpreter for one event at a time.
+    Slow for large documents, and safe to run in a thread: it holds the interpreter for one event at a time, and ends
+    soon after `is_cancelled` says so.
     """
     # What is JSON is judged as JSON: YAML is stricter there (escapes of surrogate pairs).
     fields = _json_object(data) if _JSON_START.match(data) else None
     if fields is None:
         try:
-            fields = _parse_yaml(data)
+            fields = _parse_yaml(data, is_cancelled)
         except yaml.YAMLError as error:
             raise NotAResourceListError(_reason_of(error)) from error
     refusal = _refusal(fields.get("kind"), fields.get("apiVersion"))
@@ -183,12 +203,12 @@ def parse(data: bytes) -> Envelope:
     return Envelope(results_from(fields.get("results")))
 
 
-def _parse_yaml(data: bytes) -> dict[str, object]:
+def _parse_yaml(data: bytes, is_cancelled: Callable[[], bool]) -> dict[str, object]:
     """The fields of the one document that matter. The whole stream is read first: a syntax error is the best reason."""
     loader = CBaseLoader(data)
     try:
-        reader = _EventReader(loader)
-        documents = [document for document in _documents(reader) if document != ""]
+        reader = _EventReader(loader, is_cancelled)
+        documents = [document for document in _documents(reader) if document is not None]
     finally:
         loader.dispose()
     match documents:
@@ -221,16 +241,26 @@ def _documents(reader: _EventReader) -> Iterator[object]:
 class _EventReader:
     """Walks the events of libyaml; remembers anchored scalars, since a kind may be an alias."""
 
-    def __init__(self, loader: CBaseLoader) -> None:
+    def __init__(self, loader: CBaseLoader, is_cancelled: Callable[[], bool]) -> None:
         self._loader = loader
-        self._anchored: dict[str, str] = {}
+        self._is_cancelled = is_cancelled
+        self._anchored: dict[str, object] = {}
+        self._depth = 0
 
     def next(self) -> yaml.Event | None:
         if not self._loader.check_event():  # pyright: ignore[reportUnknownMemberType] - untyped in the stubs
             return None
         event = cast(yaml.Event, self._loader.get_event())
-        if isinstance(event, yaml.ScalarEvent) and event.anchor:
-            self._anchored[event.anchor] = event.value
+        if isinstance(event, yaml.ScalarEvent):
+            if event.anchor:
+                self._anchored[event.anchor] = _scalar(event)
+            return event
+        self._depth += _nesting(event)
+        if self._depth > _MAX_DEPTH:
+            # The parser's time grows with the square of the depth, and nobody reads such a document.
+            raise NotAResourceListError(f"it is nested deeper than {_MAX_DEPTH} levels")
+        if self._is_cancelled():
+            raise NotAResourceListError("nobody waits for it any more")
         return event
 
     def expect(self) -> yaml.Event:
@@ -248,7 +278,7 @@ class _EventReader:
     def value(self, event: yaml.Event, depth: int = 0) -> object:
         """The node that starts with `event` as strings, lists and dicts; what is nested too deep is left out."""
         if isinstance(event, yaml.ScalarEvent):
-            return event.value
+            return _scalar(event)
         if isinstance(event, yaml.AliasEvent):
             return self._anchored.get(event.anchor or "")
         if depth >= _MAX_RESULT_DEPTH:
@@ -267,23 +297,32 @@ class _EventReader:
             yield event
 
 
+def _scalar(event: yaml.ScalarEvent) -> str | None:
+    """Its text; nothing for the ways to write null."""
+    is_plain = event.style in (None, "") and event.tag is None
+    return None if is_plain and event.value in _NULLS else event.value
+
+
 def _nesting(event: yaml.Event) -> int:
     if isinstance(event, yaml.CollectionStartEvent):
         return 1
     return -1 if isinstance(event, yaml.CollectionEndEvent) else 0
 
 
-def _read_fields(reader: _EventReader) -> dict[str, object]:
+def _read_fields(reader: _EventReader, *, is_merged: bool = False) -> dict[str, object]:
     """The fields of the envelope that matter, to the end of the mapping."""
     fields: dict[str, object] = {}
+    merged: dict[str, object] = {}
     while not isinstance(event := reader.expect(), yaml.MappingEndEvent):
         key = reader.value(event)
         value = reader.expect()
-        if isinstance(key, str) and key in ("kind", "apiVersion", "results"):
+        if key == _MERGE and isinstance(value, yaml.MappingStartEvent) and not is_merged:
+            merged = _read_fields(reader, is_merged=True) | merged
+        elif isinstance(key, str) and key in ("kind", "apiVersion", "results"):
             fields[key] = reader.value(value)
         else:
             reader.skip(value)
-    return fields
+    return merged | fields
 
 
 # --- the verdict, shared by both ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Both runtimes of local processes follow the same rules: tests/vectors/ holds the
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from krm_runner.core import resource_list
@@ -29,11 +30,11 @@ def quick_verdict(ending: Ending) -> Envelope | None:
     return resource_list.recognise(ending.stdout) if ending.exit_code == 0 else None
 
 
-def full_verdict(ending: Ending) -> Envelope:
+def full_verdict(ending: Ending, is_cancelled: Callable[[], bool]) -> Envelope:
     """The envelope, or the EvaluationError that the function's ending stands for."""
     stderr = printable(ending.stderr)
     try:
-        envelope = resource_list.parse(ending.stdout)
+        envelope = resource_list.parse(ending.stdout, is_cancelled=is_cancelled)
     except NotAResourceListError as error:
         if ending.exit_code == 0:
             raise InvalidOutputError(ending.image, why=str(error), stderr=stderr) from error
@@ -43,7 +44,7 @@ def full_verdict(ending: Ending) -> Envelope:
     raise FunctionFailedError(
         ending.image,
         ending=_describe_exit(ending.exit_code),
-        results=[printable(str(result).encode()) for result in envelope.results],
+        results=[printable(str(result).encode(errors="replace")) for result in envelope.results],
         stderr=stderr,
         facts={"exit_code": str(ending.exit_code)}
         if ending.exit_code > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from krm_runner.core.errors import EvaluationError, FunctionNotFoundError
+from krm_runner.core.errors import FunctionNotFoundError
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
 
 
@@ -19,11 +19,9 @@ class ChainEvaluator:
     async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
         """The answer of the first runtime that knows the function."""
         for evaluator in self._evaluators:
+            request.runtime = evaluator.runtime
             try:
                 return await evaluator.evaluate(request)
             except FunctionNotFoundError:
-                continue
-            except EvaluationError as error:
-                error.runtime = evaluator.runtime
-                raise
+                request.runtime = ""
         raise FunctionNotFoundError(request.image)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from krm_runner.core.errors import (
@@ -16,10 +18,14 @@ from krm_runner.core.errors import (
     QueueFullError,
 )
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
+from krm_runner.core.resource_list import Envelope
 from krm_runner.core.verdict import Ending, full_verdict, quick_verdict
 from krm_runner.evaluators.function_file import FunctionFile
 from krm_runner.process.executor import Executor, Outcome, OutputLimitError
 from krm_runner.process.slots import SlotsFullError
+
+_VERDICT_THREADS = 2
+"""Parsing holds the interpreter most of the time: more threads would only take turns."""
 
 _TEMPORARY = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
@@ -43,17 +49,21 @@ class ExecutableEvaluator:
         self._directory = directory.absolute()
         self._max_output = max_output
         self._message_limit = message_limit
+        self._verdicts = ThreadPoolExecutor(_VERDICT_THREADS, thread_name_prefix="verdict")
 
     async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
         """See `core.evaluation.Evaluator`."""
         name = self._functions.table.find(request.reference)
         if name is None:
             raise FunctionNotFoundError(request.image)
-        outcome = await self._execute(request, self._directory / name)
-        ending = Ending(request.image, outcome.exit_code, outcome.stdout, outcome.stderr)
-        envelope = quick_verdict(ending)
-        if envelope is None:
-            envelope = await asyncio.to_thread(full_verdict, ending)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with asyncio.timeout_at(request.deadline):
+                outcome = await self._execute(request, self._directory / name)
+                envelope = await self._judge(request, outcome)
+        except TimeoutError as error:
+            raise DeadlineExceededError(request.image, after=loop.time() - started) from error
         return EvaluationResult(
             resource_list=outcome.stdout,
             log=outcome.stderr,
@@ -62,25 +72,42 @@ class ExecutableEvaluator:
             failed_results=tuple(str(result) for result in envelope.results if result.is_error),
         )
 
+    def close(self) -> None:
+        """Let the threads go; a verdict that nobody waits for any more is not waited for here either."""
+        self._verdicts.shutdown(wait=False, cancel_futures=True)
+
+    async def _judge(self, request: EvaluationRequest, outcome: Outcome) -> Envelope:
+        """Most of the time one glance; a full parse takes a thread, and ends when the call does."""
+        ending = Ending(request.image, outcome.exit_code, outcome.stdout, outcome.stderr)
+        envelope = quick_verdict(ending)
+        if envelope is not None:
+            return envelope
+        cancelled = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._verdicts, full_verdict, ending, cancelled.is_set
+            )
+        finally:
+            cancelled.set()
+
     async def _execute(self, request: EvaluationRequest, executable: Path) -> Outcome:
         image = request.image
-        loop = asyncio.get_running_loop()
-        arrived = loop.time()
         try:
-            async with asyncio.timeout_at(request.deadline):
-                return await self._executor.run(
-                    [os.fsencode(executable)],
-                    request.resource_list,
-                    function=executable.name,
-                    max_output=self._max_output,
-                    deadline=request.deadline,
-                )
+            return await self._executor.run(
+                [os.fsencode(executable)],
+                request.resource_list,
+                function=executable.name,
+                max_output=self._max_output,
+                deadline=request.deadline,
+            )
         except SlotsFullError as error:
             raise QueueFullError(image, waiting=error.waiting) from error
         except OutputLimitError as error:
-            raise OutputTooLargeError(image, written=error.written, limit=self._message_limit) from error
-        except TimeoutError as error:
-            raise DeadlineExceededError(image, after=loop.time() - arrived) from error
+            raise OutputTooLargeError(
+                image, written=error.written, room=self._max_output, limit=self._message_limit
+            ) from error
+        except TimeoutError:
+            raise
         except OSError as error:
             if error.errno in _TEMPORARY:
                 raise OutOfResourcesError(image, why=error.strerror or str(error)) from error

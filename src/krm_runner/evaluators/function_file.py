@@ -6,6 +6,7 @@ A broken new file never replaces a good table: the old one stays in force and th
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import structlog
@@ -47,7 +48,7 @@ class FunctionFile:
         """Read the file again; when that fails, the table in force stays."""
         self._signature = self._current_signature()
         try:
-            table = self._read()
+            table = self._read(may_be_empty=False)
         except ConfigurationError as error:
             _log.error("configuration not reloaded, the old one stays in force", error=str(error))
             return
@@ -55,25 +56,30 @@ class FunctionFile:
         _log.info("configuration reloaded", path=str(self._path), images=len(table.executables))
 
     async def watch(self) -> None:
-        """Reload whenever the file changes; never returns. A look a second also sees a ConfigMap's swapped links."""
+        """Reload whenever the file changes; never returns.
+
+        A look a second also sees a ConfigMap's swapped links. A change counts when two looks saw the same: a file that
+        is just being written is not read.
+        """
+        seen = self._signature
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
-            signature = self._current_signature()
-            if signature != self._signature:
-                if signature is None:
-                    self._signature = None
-                    _log.error(
-                        "the configuration file is gone, the old configuration stays in force",
-                        path=str(self._path),
-                    )
-                else:
-                    self.reload()
+            previous, seen = seen, self._current_signature()
+            if seen == self._signature or seen != previous:
+                continue
+            if seen is None:
+                self._signature = None
+                _log.error("the configuration file is gone, the old configuration stays in force", path=str(self._path))
+            else:
+                self.reload()
 
-    def _read(self) -> FunctionTable:
+    def _read(self, *, may_be_empty: bool = True) -> FunctionTable:
         try:
             text = self._path.read_bytes()
         except OSError as error:
             raise ConfigurationError(f"cannot read {self._path}: {error.strerror} (--config)") from error
+        if not may_be_empty and not text.strip():
+            raise ConfigurationError(f"{self._path} is empty")
         return function_table.parse(text, source=str(self._path), default_prefix=self._default_prefix)
 
     def _replace(self, table: FunctionTable) -> None:
@@ -81,7 +87,7 @@ class FunctionFile:
         for warning in table.warnings:
             _log.warning(warning)
         for name in sorted(set(table.executables.values())):
-            if not (self._functions / name).is_file():
+            if not os.path.isfile(self._functions / name):
                 _log.warning("a configured function is not there", function=name, directory=str(self._functions))
 
     def _current_signature(self) -> _Signature:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -46,6 +46,8 @@ class Executor:
     """Runs commands, a bounded number at a time."""
 
     def __init__(self, spawner: Spawner, *, max_parallel: int, max_waiting: int) -> None:
+        self.on_turn: Callable[[float], None] | None = None
+        """Told how long each call waited."""
         self._spawner = spawner
         self._slots = Slots(limit=max_parallel, max_waiting=max_waiting)
         self._threads = ThreadPoolExecutor(max_workers=max_parallel, thread_name_prefix="spawn")
@@ -80,6 +82,8 @@ class Executor:
         arrived = loop.time()
         await self._slots.acquire(function=function, deadline=deadline)
         queue_wait = loop.time() - arrived
+        if self.on_turn is not None:
+            self.on_turn(queue_wait)
         child = await self._start(loop, argv, stdin)
         pump = _Pump(loop, child, stdin, max_output)
         try:

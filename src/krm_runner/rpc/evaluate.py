@@ -13,7 +13,6 @@ from opentelemetry.trace import Tracer
 
 from krm_runner.core import image_ref
 from krm_runner.core.errors import (
-    DeadlineExceededError,
     EvaluationError,
     InvalidRequestError,
     MessageTooLargeError,
@@ -33,6 +32,10 @@ SERVICE_NAME: str = evaluator_pb2.DESCRIPTOR.services_by_name["FunctionEvaluator
 
 METHOD = f"/{SERVICE_NAME}/EvaluateFunction"
 
+_MAX_SHOWN_IMAGE = 256
+_MAX_LOGGED_ERROR = 4096
+_DEADLINE_MARGIN = 0.02
+
 _log = structlog.get_logger("krm_runner.rpc")
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -42,12 +45,22 @@ class _Call:
     """What is known of one call, for its log line, its metrics and its span."""
 
     started: float
-    request_bytes: int = 0
+    request_bytes: int
     image: str = ""
-    runtime: str = ""
+    request: EvaluationRequest | None = None
     code: str = "OK"
     response_bytes: int = 0
     facts: dict[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def runtime(self) -> str:
+        """The runtime that has the call, or had it last."""
+        return self.request.runtime if self.request else ""
+
+    @property
+    def canonical_image(self) -> str:
+        """One spelling of the image."""
+        return self.request.reference.canonical if self.request else ""
 
 
 def max_resource_list(message_limit: int) -> int:
@@ -110,7 +123,7 @@ class EvaluateHandler:
         self._under_way.add(task)
         self._idle.clear()
         self._metrics.arrived()
-        call = _Call(started=asyncio.get_running_loop().time())
+        call = _Call(started=asyncio.get_running_loop().time(), request_bytes=len(message))
         try:
             with evaluation_span(self._tracer, metadata=self._trace_metadata(context)) as span:
                 try:
@@ -119,8 +132,7 @@ class EvaluateHandler:
                     await self._refuse(call, error, context)
                 except asyncio.CancelledError:
                     if not self._stopping:
-                        call.code = "CANCELLED"
-                        call.facts["error"] = "the caller went away; the function was stopped"
+                        self._note_cancellation(call)
                         raise
                     task.uncancel()
                     await self._refuse(call, ShuttingDownError(call.image), context)
@@ -130,56 +142,54 @@ class EvaluateHandler:
                 finally:
                     span.update(image=call.image, runtime=call.runtime, code=call.code)
         finally:
-            self._report(call)
             self._under_way.discard(task)
             if not self._under_way:
                 self._idle.set()
+            self._report(call)
 
     async def _answer(self, call: _Call, message: bytes, context: _Context) -> bytes:
-        request = self._read(call, message, context)
-        result = await self._evaluate(request)
-        call.runtime = result.runtime
+        call.request = self._read(call, message, context)
+        result = await self._evaluator.evaluate(call.request)
         call.facts["queue_seconds"] = result.queue_wait
-        self._metrics.waited(result.queue_wait, runtime=result.runtime)
         for failed in result.failed_results:
             _log.warning("the function succeeded with a result of severity error", image=call.image, result=failed)
         return self._write(call, result)
 
     def _read(self, call: _Call, message: bytes, context: _Context) -> EvaluationRequest:
-        call.request_bytes = len(message)
         if len(message) > self._message_limit:
             raise MessageTooLargeError(size=len(message), limit=self._message_limit)
         try:
             image, resource_list = wire.decode_request(message)
         except wire.WireError as error:
             raise InvalidRequestError(f"the request is no EvaluateFunctionRequest: {error}") from error
-        call.image = image
+        call.image = image if len(image) <= _MAX_SHOWN_IMAGE else image[:_MAX_SHOWN_IMAGE] + "..."
         remaining = cast(float | None, context.time_remaining())  # the stubs do not know of no deadline
+        # A little earlier than the caller's own timer, so that it is our message that a person sees.
+        margin = 0.0 if remaining is None else min(_DEADLINE_MARGIN, remaining / 20)
         timeout = self._default_timeout if remaining is None else remaining
         if self._log_payloads:
-            _log.debug("request", image=image, resource_list=str(resource_list, "utf-8", "replace"))
+            _log.debug("request", image=call.image, resource_list=str(resource_list, "utf-8", "replace"))
         return EvaluationRequest(
             image=image,
-            reference=self._reference(image),
+            reference=self._reference(call.image, image),
             resource_list=resource_list,
-            deadline=call.started + timeout,
+            deadline=call.started + timeout - margin,
         )
 
-    def _reference(self, image: str) -> ImageRef:
+    def _note_cancellation(self, call: _Call) -> None:
+        """A caller whose deadline passed goes away as well; whose timer was faster does not matter."""
+        if call.request and asyncio.get_running_loop().time() >= call.request.deadline:
+            call.code = "DEADLINE_EXCEEDED"
+            call.facts["error"] = "the deadline of the call passed; the function was stopped"
+        else:
+            call.code = "CANCELLED"
+            call.facts["error"] = "the caller went away; the function was stopped"
+
+    def _reference(self, shown: str, image: str) -> ImageRef:
         try:
             return self._parse_image(image)
         except image_ref.ImageRefError as error:
-            shown = image if len(image) <= 256 else image[:256] + "..."
             raise InvalidRequestError(f'"{shown}" is no valid image: {error}', image=shown) from error
-
-    async def _evaluate(self, request: EvaluationRequest) -> EvaluationResult:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        try:
-            async with asyncio.timeout_at(request.deadline):
-                return await self._evaluator.evaluate(request)
-        except TimeoutError as error:
-            raise DeadlineExceededError(request.image, after=loop.time() - started) from error
 
     def _write(self, call: _Call, result: EvaluationResult) -> bytes:
         size = len(result.resource_list)
@@ -193,12 +203,15 @@ class EvaluateHandler:
         return response
 
     async def _refuse(self, call: _Call, error: EvaluationError, context: _Context) -> NoReturn:
-        status = status_of(error)
+        status = status_of(error, runtime=call.runtime)
         call.code = status.code.name
-        call.runtime = error.runtime
-        call.facts |= error.facts
-        call.facts["error"] = str(error)
-        await context.abort(status.code, status.message, ((DETAILS_KEY, status.details),))
+        call.facts |= {"exit" if name == "exit_code" else name: value for name, value in error.facts.items()}
+        call.facts["error"] = shorten(str(error).encode(errors="replace"), _MAX_LOGGED_ERROR).decode(errors="replace")
+        try:
+            await context.abort(status.code, status.message, ((DETAILS_KEY, status.details),))
+        except grpc.aio.InternalError as gone:
+            # The caller went away in the same moment: nobody is left to be told.
+            raise asyncio.CancelledError from gone
 
     def _trace_metadata(self, context: _Context) -> dict[str, str]:
         if self._tracer is None:
@@ -209,7 +222,7 @@ class EvaluateHandler:
     def _report(self, call: _Call) -> None:
         seconds = asyncio.get_running_loop().time() - call.started
         self._metrics.evaluated(
-            image=call.image,
+            image=call.canonical_image,
             runtime=call.runtime,
             code=call.code,
             seconds=seconds,

@@ -12,7 +12,7 @@ from krm_runner.rpc import evaluate
 from krm_runner.rpc import health as health_service
 from krm_runner.rpc.evaluate import EvaluateHandler
 from krm_runner.rpc.health import Health
-from krm_runner.rpc.reflection import reflection_handlers
+from krm_runner.rpc.reflection import Reflection
 
 _log = structlog.get_logger("krm_runner.rpc")
 
@@ -20,6 +20,7 @@ _CLEAR_REFUSAL_LIMIT = 64 * 1024 * 1024
 """Messages up to here are received although they are over the limit, so that their sender gets our own message with
 both sizes and the name of the flag; what is larger still is cut off by gRPC, with its message."""
 
+_MAX_INT = 2**31 - 1
 _LAST_GRACE = 0.5
 
 
@@ -29,9 +30,10 @@ class GrpcServer:
     def __init__(self, evaluate_handler: EvaluateHandler, *, port: int, message_limit: int) -> None:
         self._evaluate = evaluate_handler
         self._health = Health([evaluate.SERVICE_NAME])
+        self._reflection = Reflection([evaluate.SERVICE_NAME, health_service.SERVICE_NAME])
         self._server = grpc.aio.server(
             options=(
-                ("grpc.max_receive_message_length", max(2 * message_limit, _CLEAR_REFUSAL_LIMIT)),
+                ("grpc.max_receive_message_length", min(_MAX_INT, max(2 * message_limit, _CLEAR_REFUSAL_LIMIT))),
                 ("grpc.max_send_message_length", -1),
                 # Two runners on one port would share its calls without a word.
                 ("grpc.so_reuseport", 0),
@@ -44,7 +46,7 @@ class GrpcServer:
             (
                 evaluate_handler.handler(),
                 self._health.handler(),
-                *reflection_handlers([evaluate.SERVICE_NAME, health_service.SERVICE_NAME]),
+                *self._reflection.handlers(),
             )
         )
         try:
@@ -69,14 +71,12 @@ class GrpcServer:
         self.set_serving(False)
         await asyncio.sleep(lame_duck)
         self._health.close()
+        self._reflection.close()
         remaining = max(0.0, total - lame_duck)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._server.stop(grace=remaining + 2 * _LAST_GRACE))
-            try:
-                await asyncio.wait_for(self._evaluate.wait_idle(), remaining)
-            except TimeoutError:
+            # Returns as soon as nothing is under way, requests that are still being received included.
+            stopping = group.create_task(self._server.stop(grace=remaining + _LAST_GRACE))
+            done, _ = await asyncio.wait([stopping], timeout=remaining)
+            if not done:
                 _log.warning("time is over: calls are cancelled", calls=self._evaluate.calls_under_way)
                 self._evaluate.stop_calls()
-                with_grace = asyncio.wait_for(self._evaluate.wait_idle(), _LAST_GRACE)
-                await asyncio.gather(with_grace, return_exceptions=True)
-            group.create_task(self._server.stop(grace=_LAST_GRACE))

@@ -72,10 +72,10 @@ def code_of(error: EvaluationError) -> grpc.StatusCode:
     return grpc.StatusCode.UNKNOWN
 
 
-def status_of(error: EvaluationError) -> Status:
+def status_of(error: EvaluationError, *, runtime: str = "") -> Status:
     """Code, message and details, small enough for a stock client."""
     code = code_of(error)
-    facts = {"image": error.image, "runtime": error.runtime, **error.facts}
+    facts = {"image": error.image, "runtime": runtime, **error.facts}
     info = ErrorInfo(
         reason=error.reason,
         domain=DOMAIN,

@@ -7,6 +7,7 @@ A flag that is given twice keeps its last value. Everything that is wrong is a C
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def parse_flags(flags: Sequence[Flag], argv: Sequence[str], *, takes_arguments: 
         elif takes_arguments and (not argument.startswith("-") or argument == "-"):
             others.append(argument)
         else:
-            raise ConfigurationError(f'unexpected argument "{argument}"; flags are written as --flag=value')
+            raise ConfigurationError(f"unexpected argument {json.dumps(argument)}; flags are written as --flag=value")
     values = {flag.name: _parse_value(flag, texts.get(flag.name, flag.default)) for flag in flags}
     return ParsedFlags(values, frozenset(texts), tuple(others))
 
@@ -156,7 +157,7 @@ def _parse_value(flag: Flag, text: str) -> object:
     try:
         return flag.parse(text)
     except ValueError as error:
-        raise ConfigurationError(f'invalid value "{text}" for --{flag.name}: it takes {error}') from error
+        raise ConfigurationError(f"invalid value {json.dumps(text)} for --{flag.name}: it takes {error}") from error
 
 
 def _suggestion(name: str, by_name: Mapping[str, Flag]) -> str:

@@ -11,7 +11,7 @@ from krm_runner.core import image_ref
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.settings.go_flags import ParsedFlags, parse_flags
 from krm_runner.settings.serve_flags import SERVE_FLAGS
-from krm_runner.telemetry.exporters import METRICS_EXPORTERS, TRACES_EXPORTERS, ExporterChoice
+from krm_runner.telemetry.exporters import METRICS_EXPORTERS, OTLP_PROTOCOLS, TRACES_EXPORTERS, ExporterChoice
 
 T = TypeVar("T")
 
@@ -171,13 +171,18 @@ def _exporters(environment: Mapping[str, str]) -> ExporterChoice:
             raise ConfigurationError(f'invalid value "{text}" for {name}: it takes one of {", ".join(allowed)}')
         return text
 
+    def protocol(signal: str) -> str:
+        own = f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"
+        return one_of(own if environment.get(own) else "OTEL_EXPORTER_OTLP_PROTOCOL", OTLP_PROTOCOLS)
+
     port = environment.get("OTEL_EXPORTER_PROMETHEUS_PORT", "") or "9464"
-    if not port.isdigit() or int(port) > 65535:
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigurationError(f'invalid value "{port}" for OTEL_EXPORTER_PROMETHEUS_PORT: it takes a port')
     return ExporterChoice(
         metrics=one_of("OTEL_METRICS_EXPORTER", METRICS_EXPORTERS),
         traces=one_of("OTEL_TRACES_EXPORTER", TRACES_EXPORTERS),
         prometheus_host=environment.get("OTEL_EXPORTER_PROMETHEUS_HOST", "") or "localhost",
         prometheus_port=int(port),
-        otlp_protocol=one_of("OTEL_EXPORTER_OTLP_PROTOCOL", ("grpc", "http/protobuf")),
+        metrics_protocol=protocol("METRICS"),
+        traces_protocol=protocol("TRACES"),
     )

@@ -7,7 +7,10 @@ SDK is only imported when a signal is on.
 
 from __future__ import annotations
 
+import importlib
 import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,7 +19,7 @@ from opentelemetry.metrics import Meter, NoOpMeterProvider
 from opentelemetry.trace import Tracer
 
 from krm_runner import __version__
-from krm_runner.core.errors import ServeError
+from krm_runner.core.errors import ConfigurationError, ServeError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
@@ -25,8 +28,10 @@ if TYPE_CHECKING:
 
 METRICS_EXPORTERS = ("none", "prometheus", "otlp", "console")
 TRACES_EXPORTERS = ("none", "otlp", "console")
+OTLP_PROTOCOLS = ("grpc", "http/protobuf")
 
 _SCOPE = "krm_runner"
+_CLOSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,8 @@ class ExporterChoice:
     traces: str = "none"
     prometheus_host: str = "localhost"
     prometheus_port: int = 9464
-    otlp_protocol: str = "grpc"
+    metrics_protocol: str = OTLP_PROTOCOLS[0]
+    traces_protocol: str = OTLP_PROTOCOLS[0]
 
 
 @dataclass(slots=True)
@@ -49,16 +55,27 @@ class Telemetry:
     _closers: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
 
     def close(self) -> None:
-        """Flush what is pending and stop the exporters; blocks for some seconds at most."""
-        for closer in reversed(self._closers):
-            closer()
+        """Flush what is pending and stop the exporters. Blocks for a moment at most: a collector that does not answer
+        must not keep the process from ending."""
+        closing = [threading.Thread(target=closer, daemon=True) for closer in reversed(self._closers)]
+        for thread in closing:
+            thread.start()
+        end = time.monotonic() + _CLOSE_SECONDS
+        for thread in closing:
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def start(choice: ExporterChoice) -> Telemetry:
-    """Start the exporters; ServeError when the metrics port is taken."""
+    """Start the exporters; ServeError when the metrics port is taken, ConfigurationError for bad OTEL_ variables."""
     closers: list[Callable[[], object]] = []
-    meter = _start_metrics(choice, closers)
-    tracer = _start_traces(choice, closers)
+    try:
+        meter = _start_metrics(choice, closers)
+        tracer = _start_traces(choice, closers)
+    except ServeError:
+        raise
+    except Exception as error:
+        # The SDK reads dozens of variables, each with an exception of its own.
+        raise ConfigurationError(f"OpenTelemetry does not start, check the OTEL_ variables: {error}") from error
     return Telemetry(meter, tracer, closers)
 
 
@@ -67,8 +84,10 @@ def _start_metrics(choice: ExporterChoice, closers: list[Callable[[], object]]) 
         return NoOpMeterProvider().get_meter(_SCOPE)
     from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - 100 ms that only its users pay
 
-    provider = MeterProvider(metric_readers=[_metric_reader(choice, closers)], resource=_resource())
-    closers.append(lambda: provider.shutdown(timeout_millis=3000))
+    provider = MeterProvider(
+        metric_readers=[_metric_reader(choice, closers)], resource=_resource(), shutdown_on_exit=False
+    )
+    closers.append(provider.shutdown)
     return provider.get_meter(_SCOPE, __version__)
 
 
@@ -99,7 +118,7 @@ def _metric_reader(choice: ExporterChoice, closers: list[Callable[[], object]]) 
     exporter: MetricExporter
     if choice.metrics == "console":
         exporter = ConsoleMetricExporter()
-    elif choice.otlp_protocol == "http/protobuf":
+    elif choice.metrics_protocol == "http/protobuf":
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415
             OTLPMetricExporter as HttpExporter,
         )
@@ -117,10 +136,11 @@ def _metric_reader(choice: ExporterChoice, closers: list[Callable[[], object]]) 
 def _start_traces(choice: ExporterChoice, closers: list[Callable[[], object]]) -> Tracer | None:
     if choice.traces == "none":
         return None
+    importlib.import_module("opentelemetry.propagate")  # reads OTEL_PROPAGATORS, which may be wrong
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-    provider = TracerProvider(resource=_resource())
+    provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(_span_exporter(choice)))
     closers.append(provider.shutdown)
     return provider.get_tracer(_SCOPE, __version__)
@@ -131,7 +151,7 @@ def _span_exporter(choice: ExporterChoice) -> SpanExporter:
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter  # noqa: PLC0415
 
         return ConsoleSpanExporter()
-    if choice.otlp_protocol == "http/protobuf":
+    if choice.traces_protocol == "http/protobuf":
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
             OTLPSpanExporter as HttpExporter,
         )

@@ -6,9 +6,10 @@ Levels follow `--log-level`: 0 errors, 1 warnings too, 2 one line per evaluation
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from typing import Literal
+from typing import Literal, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -38,7 +39,7 @@ def configure(*, level: int, log_format: LogFormat) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(ours),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Unbreakable(sys.stderr))),
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
@@ -52,6 +53,22 @@ def _seconds_rounded(_logger: WrappedLogger, _method: str, event: EventDict) -> 
         if isinstance(value, float):
             event[key] = round(value, 6)
     return event
+
+
+class _Unbreakable:
+    """A stream whose reader may go away: lines are lost then, but nothing that logs fails for it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class _ToStructlog(logging.Handler):

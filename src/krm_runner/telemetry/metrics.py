@@ -51,7 +51,7 @@ class EvaluationMetrics:
     def evaluated(
         self, *, image: str, runtime: str, code: str, seconds: float, request_bytes: int, response_bytes: int
     ) -> None:
-        """A call was answered."""
+        """A call was answered. The image is a canonical one: spellings of it are without number."""
         labels = {"image": image if runtime else "", "runtime": runtime, "code": code}
         self._in_flight.add(-1)
         self._evaluations.add(1, labels)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-from opentelemetry.propagate import extract
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
 
@@ -16,6 +15,8 @@ def evaluation_span(tracer: Tracer | None, *, metadata: Mapping[str, str]) -> Ge
     if tracer is None:
         yield attributes
         return
+    from opentelemetry.propagate import extract  # noqa: PLC0415 - reads OTEL_PROPAGATORS, which only tracing needs
+
     with tracer.start_as_current_span(
         "evaluator.FunctionEvaluator/EvaluateFunction",
         context=extract(metadata),
