@@ -279,12 +279,7 @@ async def test_json_logs(installation: Installation) -> None:
     async with Client(runner.address) as client:
         assert (await client.evaluate(image, LIST)).code == "INTERNAL"
     record = json.loads(runner.wait_for_line('"evaluated"').string)
-    assert (record["level"], record["code"], record["exit_code"], record["image"]) == (
-        "warning",
-        "INTERNAL",
-        "7",
-        image,
-    )
+    assert (record["level"], record["code"], record["exit"], record["image"]) == ("warning", "INTERNAL", 7, image)
     assert "two\nlines" in record["error"]
 
 

@@ -205,7 +205,9 @@ class EvaluateHandler:
     async def _refuse(self, call: _Call, error: EvaluationError, context: _Context) -> NoReturn:
         status = status_of(error, runtime=call.runtime)
         call.code = status.code.name
-        call.facts |= {"exit" if name == "exit_code" else name: value for name, value in error.facts.items()}
+        call.facts |= {name: value for name, value in error.facts.items() if name != "exit_code"}
+        if "exit_code" in error.facts:
+            call.facts["exit"] = int(error.facts["exit_code"])
         call.facts["error"] = shorten(str(error).encode(errors="replace"), _MAX_LOGGED_ERROR).decode(errors="replace")
         try:
             await context.abort(status.code, status.message, ((DETAILS_KEY, status.details),))
