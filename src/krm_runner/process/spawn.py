@@ -32,6 +32,8 @@ class Spawner:
 
     def __init__(self, environment: Mapping[bytes, bytes]) -> None:
         self._libc = _load_libc()
+        # What takes no time keeps the interpreter's lock: letting it go and fighting for it costs more than the call.
+        self._quick = ctypes.PyDLL(None)
         self._environment = _string_array([key + b"=" + value for key, value in environment.items()])
         self._attributes = self._make_attributes()
 
@@ -43,11 +45,11 @@ class Spawner:
     def spawn(self, argv: Sequence[bytes], *, stdin: int, stdout: int, stderr: int) -> int:
         """The pid of a new process, leader of its own group; OSError when it cannot be started."""
         actions = ctypes.create_string_buffer(_FILE_ACTIONS_SIZE)
-        _check(self._libc.posix_spawn_file_actions_init(actions))
+        _check(self._quick.posix_spawn_file_actions_init(actions))
         try:
             for target, source in enumerate((stdin, stdout, stderr)):
-                _check(self._libc.posix_spawn_file_actions_adddup2(actions, source, target))
-            _check(self._libc.posix_spawn_file_actions_addclosefrom_np(actions, 3))
+                _check(self._quick.posix_spawn_file_actions_adddup2(actions, source, target))
+            _check(self._quick.posix_spawn_file_actions_addclosefrom_np(actions, 3))
             pid = ctypes.c_int()
             arguments = _string_array(argv)
             _check(
@@ -57,7 +59,7 @@ class Spawner:
             )
             return pid.value
         finally:
-            self._libc.posix_spawn_file_actions_destroy(actions)
+            self._quick.posix_spawn_file_actions_destroy(actions)
 
     def _make_attributes(self) -> ctypes.Array[ctypes.c_char]:
         attributes = ctypes.create_string_buffer(_ATTRIBUTES_SIZE)
