@@ -76,7 +76,10 @@ _EXOTIC_BREAKS = (b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
 
 
 def recognise(data: bytes) -> Envelope | None:
-    """The envelope, if a glance proves that `data` is a ResourceList; None means: parse it."""
+    """The envelope, if a glance proves that `data` is a ResourceList; None means: parse it.
+
+    Its results may be left out if none of them is of severity error.
+    """
     if not _has_plain_lines(data):
         return None
     leading = _LEADING.match(data)
@@ -152,8 +155,14 @@ def _first_column_lines(data: bytes, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _glance_at_results(data: bytes, section: tuple[int, int] | None) -> tuple[FunctionResult, ...]:
-    """The results of a list that is fine: worth a look while they are small, never worth an error."""
+    """The results of a list that is fine: worth a look while they are small, never worth an error.
+
+    Of a success only results of severity error matter, and reading YAML costs more than all the rest of the glance: a
+    section that cannot hold such a result, not even in escapes, is not read.
+    """
     if section is None or section[1] - section[0] > _MAX_GLANCED_RESULTS:
+        return ()
+    if data.find(b"error", *section) < 0 and data.find(b"\\", *section) < 0:
         return ()
     try:
         fields = yaml.load(data[section[0] : section[1]], Loader=CBaseLoader)  # noqa: S506 - it makes strings only
