@@ -25,7 +25,8 @@ from krm_runner.telemetry import exporters, logs
 from krm_runner.telemetry.metrics import EvaluationMetrics
 
 _log = structlog.get_logger("krm_runner")
-_MIN_PARALLEL = 2
+_PARALLEL_PER_CPU = 2
+"""With one alone a CPU idles whenever a function ends and the next is on its way (docs/performance.md)."""
 
 
 async def serve(settings: Settings) -> None:
@@ -105,7 +106,7 @@ class _ExecRuntime:
         spawner.become_subreaper()
         self.executor = Executor(
             spawner,
-            max_parallel=settings.max_parallel or max(_MIN_PARALLEL, usable_cpus()),
+            max_parallel=settings.max_parallel or _PARALLEL_PER_CPU * usable_cpus(),
             max_waiting=settings.max_waiting,
         )
         self.evaluator = ExecutableEvaluator(
