@@ -287,7 +287,7 @@ def main() -> None:
         )
         rows = bench.run(cases)
     about = (
-        f"{os.cpu_count()} CPUs, Linux {platform.release()}, Python {platform.python_version()}; "
+        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}; "
         f"{rounds} rounds of {arguments.seconds:g} s each; load generator: {load.name}."
     )
     render = table.markdown if arguments.markdown or arguments.update else table.text
