@@ -36,8 +36,9 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 	ruff check --fix .
 	ruff format .
 
-bench: $(VENV)/.dev ## benchmarks, as ratios of one run
-	python bench/envelope.py
+bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--help)
+	python -m bench.envelope
+	python -m bench.exec_runtime $(ARGS)
 
 proto: $(VENV)/.dev ## generate code from proto/
 	python -m grpc_tools.protoc -Iproto --python_out=src/krm_runner/rpc/_generated --pyi_out=src/krm_runner/rpc/_generated evaluator.proto

@@ -5,19 +5,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import yaml
 
+from bench.inputs import generated
 from krm_runner.core import resource_list
-
-INPUTS = Path(__file__).parent.parent / "tests" / "vectors" / "inputs"
-
-
-def generated(size: int) -> bytes:
-    """A resource list of at least `size` bytes."""
-    head, item = (INPUTS / "head.yaml").read_bytes(), (INPUTS / "item.yaml").read_bytes()
-    return head + item * -(-(size - len(head)) // len(item))
 
 
 def best_of(times: int, work: Callable[[], object]) -> float:

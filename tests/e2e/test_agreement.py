@@ -41,7 +41,8 @@ def run(function: Path, package: Path) -> tuple[int, dict[str, Any], str]:
 
 def resources(document: dict[str, Any]) -> list[str]:
     """Without an order: the catalog sorts them."""
-    return sorted(yaml.safe_dump(item) for item in document.get("items") or [])
+    items: list[Any] = document.get("items") or []
+    return sorted(yaml.safe_dump(item) for item in items)
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.stem)

@@ -12,7 +12,8 @@ from krm_runner.process.executor import Executor
 from krm_runner.process.spawn import Spawner
 from krm_runner.rpc.evaluate import max_resource_list
 
-_MIN_PARALLEL = 2
+_PARALLEL_PER_CPU = 2
+"""With one alone a CPU idles whenever a function ends and the next is on its way (docs/performance.md)."""
 
 
 class ExecRuntime:
@@ -38,7 +39,7 @@ class ExecRuntime:
         spawner.become_subreaper()
         self.executor = Executor(
             spawner,
-            max_parallel=max_parallel or max(_MIN_PARALLEL, usable_cpus()),
+            max_parallel=max_parallel or _PARALLEL_PER_CPU * usable_cpus(),
             max_waiting=max_waiting,
         )
         self.evaluator = ExecutableEvaluator(

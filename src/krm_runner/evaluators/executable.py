@@ -9,6 +9,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import structlog
+
 from krm_runner.core.errors import (
     CannotExecuteError,
     DeadlineExceededError,
@@ -23,6 +25,8 @@ from krm_runner.core.verdict import Ending, full_verdict, quick_verdict
 from krm_runner.evaluators.function_file import FunctionFile
 from krm_runner.process.executor import Executor, Outcome, OutputLimitError
 from krm_runner.process.slots import SlotsFullError
+
+_log = structlog.get_logger("krm_runner.exec")
 
 _VERDICT_THREADS = 2
 """Parsing holds the interpreter most of the time: more threads would only take turns."""
@@ -92,8 +96,9 @@ class ExecutableEvaluator:
 
     async def _execute(self, request: EvaluationRequest, executable: Path) -> Outcome:
         image = request.image
+        _log.debug("executing", image=image, executable=str(executable), waiting=self._executor.waiting)
         try:
-            return await self._executor.run(
+            outcome = await self._executor.run(
                 [os.fsencode(executable)],
                 request.resource_list,
                 function=executable.name,
@@ -113,6 +118,8 @@ class ExecutableEvaluator:
                 raise OutOfResourcesError(image, why=error.strerror or str(error)) from error
             why = _why_not(executable, error)
             raise CannotExecuteError(image, executable=str(executable), why=why) from error
+        _log.debug("ended", image=image, exit=outcome.exit_code, stdout=len(outcome.stdout), stderr=len(outcome.stderr))
+        return outcome
 
 
 def _why_not(executable: Path, error: OSError) -> str:

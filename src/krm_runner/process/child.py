@@ -1,7 +1,8 @@
-"""One child process and its pipes, from start to the last trace of its process group.
+"""One child process and its pipes, from before its start to the last trace of its process group.
 
-`launch` does everything that blocks and is meant for a thread. A `Child` owns four descriptors and a process group;
-`dismantle` closes the ones, kills the other, and tells when the whole group is gone, which may be a moment later.
+`Pipes` exist before the process does, and hold as much of its input as fits. A `Child` owns our ends of them, a pidfd
+and a process group; `dismantle` closes the ones, kills the other, and tells when the whole group is gone, which may be
+a moment later. Nothing here blocks, and nothing here starts a process.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ import contextlib
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Sequence
-
-from krm_runner.process.spawn import Spawner
+from collections.abc import Callable, Iterable
 
 DEFAULT_PIPE_SIZE = 64 * 1024
 LARGE_PIPE_SIZE = 1024 * 1024
@@ -22,17 +21,53 @@ LARGE_PIPE_SIZE = 1024 * 1024
 _REAP_FIRST_DELAY, _REAP_LAST_DELAY = 0.001, 0.1
 
 
-class Child:
-    """A running process. Descriptors are non-blocking; `stdin` is -1 when all of the input is in the pipe already."""
+class Pipes:
+    """Our ends, non-blocking, and the ends that the process will have as its 0, 1 and 2."""
 
-    def __init__(self, *, pid: int, pidfd: int, stdin: int, stdout: int, stderr: int, written: int) -> None:
+    def __init__(self, stdin: bytes | memoryview) -> None:
+        """OSError when there are too many open files."""
+        self.size = LARGE_PIPE_SIZE if len(stdin) > DEFAULT_PIPE_SIZE else DEFAULT_PIPE_SIZE
+        """What those for stdin and stdout hold, unless the kernel refused."""
+        opened: list[int] = []
+        try:
+            for _ in range(3):
+                opened += os.pipe2(os.O_CLOEXEC)
+            self.childs_stdin, self.stdin, self.stdout, self.childs_stdout, self.stderr, self.childs_stderr = opened
+            for ours in (self.stdin, self.stdout, self.stderr):
+                os.set_blocking(ours, False)
+            if self.size != DEFAULT_PIPE_SIZE:
+                self._enlarge()
+            self.written = os.write(self.stdin, stdin) if len(stdin) else 0
+            """How much of the input is in the pipe already."""
+        except OSError:
+            _close_all(opened)
+            raise
+
+    def _enlarge(self) -> None:
+        """Much goes in, and so much will come out. Past the user's quota the kernel refuses: that is fine."""
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self.stdin, fcntl.F_SETPIPE_SZ, self.size)
+            fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, self.size)
+
+    def close_childs_ends(self) -> None:
+        """Once the process has them, or will never be."""
+        _close_all((self.childs_stdin, self.childs_stdout, self.childs_stderr))
+
+    def close_our_ends(self) -> None:
+        """When no process was started."""
+        _close_all((self.stdin, self.stdout, self.stderr))
+
+
+class Child:
+    """A running process. `stdin` is -1 when its end was closed."""
+
+    def __init__(self, pid: int, pipes: Pipes) -> None:
+        """OSError when the process cannot be watched; it is dead then, and the pipes are still the caller's."""
         self.pid = pid
-        self.pidfd = pidfd
-        self.stdin = stdin
-        self.stdout = stdout
-        self.stderr = stderr
-        self.written = written
-        """How much of the input went into the pipe at the start."""
+        self.pidfd = _open_pidfd(pid)
+        self.stdin = pipes.stdin
+        self.stdout = pipes.stdout
+        self.stderr = pipes.stderr
         self.wait_status: int | None = None
 
     def close_stdin(self) -> None:
@@ -47,6 +82,10 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
+    def pipe_capacity(self) -> int:
+        """What its stdout can hold; a function may have changed it."""
+        return max(LARGE_PIPE_SIZE, fcntl.fcntl(self.stdout, fcntl.F_GETPIPE_SZ))
+
     def reap_leader(self) -> int:
         """The leader's wait status; only after it ended."""
         if self.wait_status is None:
@@ -57,8 +96,7 @@ class Child:
         """Kill what lives, close what is open; `gone` is called once nothing of the group is left."""
         self.kill_group()
         self.close_stdin()
-        for descriptor in (self.stdout, self.stderr, self.pidfd):
-            os.close(descriptor)
+        _close_all((self.stdout, self.stderr, self.pidfd))
         self._reap_group(loop, gone, _REAP_FIRST_DELAY)
 
     def _reap_group(self, loop: asyncio.AbstractEventLoop, gone: Callable[[], None], delay: float) -> None:
@@ -76,44 +114,6 @@ class Child:
                 self.wait_status = status
 
 
-def launch(spawner: Spawner, argv: Sequence[bytes], stdin: bytes | memoryview) -> Child:
-    """Start `argv` with as much of its input as the pipe takes. Blocking for a millisecond; OSError on failure."""
-    with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_ends:
-
-        def keep_and_hand_over(*, keep: int, hand_over: int) -> None:
-            on_failure.callback(os.close, keep)
-            childs_ends.callback(os.close, hand_over)
-            os.set_blocking(keep, False)
-
-        stdin_read, stdin_write = os.pipe2(os.O_CLOEXEC)
-        keep_and_hand_over(keep=stdin_write, hand_over=stdin_read)
-        stdout_read, stdout_write = os.pipe2(os.O_CLOEXEC)
-        keep_and_hand_over(keep=stdout_read, hand_over=stdout_write)
-        stderr_read, stderr_write = os.pipe2(os.O_CLOEXEC)
-        keep_and_hand_over(keep=stderr_read, hand_over=stderr_write)
-        if len(stdin) > DEFAULT_PIPE_SIZE:
-            # Much goes in, and so much will come out. Past the user's quota the kernel refuses: that is fine.
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(stdin_write, fcntl.F_SETPIPE_SZ, LARGE_PIPE_SIZE)
-                fcntl.fcntl(stdout_read, fcntl.F_SETPIPE_SZ, LARGE_PIPE_SIZE)
-
-        written = _write_what_fits(stdin_write, stdin)
-        pid = spawner.spawn(argv, stdin=stdin_read, stdout=stdout_write, stderr=stderr_write)
-        pidfd = _open_pidfd(pid)
-        on_failure.pop_all()
-    child = Child(pid=pid, pidfd=pidfd, stdin=stdin_write, stdout=stdout_read, stderr=stderr_read, written=written)
-    if written == len(stdin):
-        child.close_stdin()
-    return child
-
-
-def _write_what_fits(descriptor: int, data: bytes | memoryview) -> int:
-    try:
-        return os.write(descriptor, data) if len(data) else 0
-    except BlockingIOError:
-        return 0
-
-
 def _open_pidfd(pid: int) -> int:
     try:
         return os.pidfd_open(pid)
@@ -124,21 +124,20 @@ def _open_pidfd(pid: int) -> int:
         raise
 
 
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 def reap_strays(known: Callable[[int], bool]) -> None:
     """Reap ended processes that left their function's group and were handed to this process as their reaper.
 
-    Children of this process's own group are left alone: whoever started them waits for them.
+    Only for a process that starts no others: what is not `known` (a pid, or that of its group's leader) counts as one.
     """
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if ended is None or known(ended.si_pid):
-            return
-        try:
-            group = os.getpgid(ended.si_pid)
-            if group == os.getpgrp() or known(group):
+            if ended is None or known(ended.si_pid) or known(os.getpgid(ended.si_pid)):
                 return
             os.waitpid(ended.si_pid, os.WNOHANG)
         except (ProcessLookupError, ChildProcessError):

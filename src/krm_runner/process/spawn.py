@@ -14,6 +14,8 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
+from krm_runner.core.errors import ServeError
+
 _SETPGROUP = 0x02
 _SETSIGDEF = 0x04
 _SETSIGMASK = 0x08
@@ -23,31 +25,29 @@ _PR_SET_CHILD_SUBREAPER = 36
 _ATTRIBUTES_SIZE, _FILE_ACTIONS_SIZE, _SIGSET_SIZE = 512, 256, 128
 
 
-class SpawnUnsupportedError(RuntimeError):
-    """This C library cannot start processes the way it is needed."""
-
-
 class Spawner:
     """Starts processes in one fixed environment. Thread-safe; `spawn` is meant to be called in a thread."""
 
     def __init__(self, environment: Mapping[bytes, bytes]) -> None:
         self._libc = _load_libc()
+        # What takes no time keeps the interpreter's lock: letting it go and fighting for it costs more than the call.
+        self._quick = ctypes.PyDLL(None)
         self._environment = _string_array([key + b"=" + value for key, value in environment.items()])
         self._attributes = self._make_attributes()
 
     def become_subreaper(self) -> None:
         """Orphans of the processes started here become children of this process, so that it can reap them."""
         if self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            raise SpawnUnsupportedError("prctl(PR_SET_CHILD_SUBREAPER) failed")
+            raise ServeError("prctl(PR_SET_CHILD_SUBREAPER) failed: orphans of functions could not be reaped")
 
     def spawn(self, argv: Sequence[bytes], *, stdin: int, stdout: int, stderr: int) -> int:
         """The pid of a new process, leader of its own group; OSError when it cannot be started."""
         actions = ctypes.create_string_buffer(_FILE_ACTIONS_SIZE)
-        _check(self._libc.posix_spawn_file_actions_init(actions))
+        _check(self._quick.posix_spawn_file_actions_init(actions))
         try:
             for target, source in enumerate((stdin, stdout, stderr)):
-                _check(self._libc.posix_spawn_file_actions_adddup2(actions, source, target))
-            _check(self._libc.posix_spawn_file_actions_addclosefrom_np(actions, 3))
+                _check(self._quick.posix_spawn_file_actions_adddup2(actions, source, target))
+            _check(self._quick.posix_spawn_file_actions_addclosefrom_np(actions, 3))
             pid = ctypes.c_int()
             arguments = _string_array(argv)
             _check(
@@ -57,7 +57,7 @@ class Spawner:
             )
             return pid.value
         finally:
-            self._libc.posix_spawn_file_actions_destroy(actions)
+            self._quick.posix_spawn_file_actions_destroy(actions)
 
     def _make_attributes(self) -> ctypes.Array[ctypes.c_char]:
         attributes = ctypes.create_string_buffer(_ATTRIBUTES_SIZE)
@@ -89,7 +89,7 @@ def initial_environment() -> dict[bytes, bytes]:
 def _load_libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "posix_spawn_file_actions_addclosefrom_np"):
-        raise SpawnUnsupportedError("needs glibc 2.34 or newer (Debian 12, Ubuntu 22.04, RHEL 9)")
+        raise ServeError("krm-runner needs glibc 2.34 or newer (Debian 12, Ubuntu 22.04, RHEL 9)")
     return libc
 
 

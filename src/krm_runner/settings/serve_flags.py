@@ -48,7 +48,7 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         "max-parallel-executions",
         EXEC,
         "0",
-        "processes at once (0: the CPUs of this container, at least 2)",
+        "processes at once (0: twice the CPUs of this container)",
         integer(0, 4096),
     ),
     Flag(

@@ -1,0 +1,101 @@
+"""The runner under measurement: a process of its own, and what the kernel counts for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+_START_SECONDS = 30
+_STOP_SECONDS = 30
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSeconds:
+    """CPU time so far: of the runner itself, and of the functions that it has reaped."""
+
+    runner: float
+    functions: float
+
+    def since(self, earlier: CpuSeconds) -> CpuSeconds:
+        """What came on top."""
+        return CpuSeconds(self.runner - earlier.runner, self.functions - earlier.functions)
+
+
+class Runner:
+    """`krm-runner serve` on a free port. Its log goes to a file: reading it costs nothing while it is measured."""
+
+    def __init__(self, directory: Path, executables: Iterable[Path], flags: Iterable[str]) -> None:
+        functions, config = directory / "functions", directory / "config.yaml"
+        functions.mkdir()
+        entries: list[dict[str, object]] = []
+        for executable in executables:
+            (functions / executable.name).symlink_to(executable)
+            entries.append({"function": executable.name, "images": [image_of(executable)]})
+        config.write_text(yaml.safe_dump({"functions": entries}))
+        self._log = directory / "log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                (
+                    *(sys.executable, "-m", "krm_runner", "serve", "--disable-runtimes=pod", "--port=0"),
+                    *(f"--functions={functions}", f"--config={config}", "--shutdown-delay=0s", *flags),
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        self._proc = Path("/proc") / str(self._process.pid)
+        self.port = self._wait_for_port()
+
+    def cpu(self) -> CpuSeconds:
+        """See CpuSeconds."""
+        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
+        user, system, functions_user, functions_system = (int(ticks) / _TICKS_PER_SECOND for ticks in fields[11:15])
+        return CpuSeconds(user + system, functions_user + functions_system)
+
+    def forget_peak_memory(self) -> None:
+        """Begin anew with what is in use now; where the kernel refuses, the peak stays that of the whole process."""
+        with contextlib.suppress(OSError):
+            (self._proc / "clear_refs").write_text("5")
+
+    def peak_memory(self) -> int:
+        """Bytes."""
+        match = re.search(r"^VmHWM:\s*(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
+        return int(match[1]) * 1024 if match else 0
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _wait_for_port(self) -> int:
+        end = time.monotonic() + _START_SECONDS
+        while time.monotonic() < end and self._process.poll() is None:
+            if match := re.search(r"event=serving .*\bport=(\d+)", self._log.read_text()):
+                return int(match[1])
+            time.sleep(0.02)
+        self._process.kill()
+        self._process.wait()
+        raise RuntimeError(f"the runner does not start:\n{self._log.read_text()}")
+
+
+def image_of(executable: Path) -> str:
+    """The image under which the runner serves an executable."""
+    return f"bench.invalid/{executable.name}:latest"
