@@ -10,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from krm_runner import __version__
+from krm_runner.app import memory
 from krm_runner.app.exec_runtime import ExecRuntime
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.evaluation import Evaluator
@@ -31,6 +32,7 @@ async def serve(settings: Settings) -> None:
     if settings.pod is not None:
         raise ConfigurationError(f"krm-runner {__version__} has no pod runtime yet; start with --disable-runtimes=pod")
     logs.configure(level=settings.log.level, log_format=settings.log.format)
+    memory.keep_freed_memory()
 
     # What can be wrong with files is found out before anything is started.
     exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None else None
@@ -62,8 +64,11 @@ async def serve(settings: Settings) -> None:
             last_words=exec_runtime.executor.kill_all if exec_runtime else _ignore,
         )
         async with asyncio.TaskGroup() as background:
-            loops = [background.create_task(loop) for loop in exec_runtime.background()] if exec_runtime else []
+            loops = [background.create_task(memory.give_back_when_idle(lambda: handler.calls_arrived))]
+            if exec_runtime is not None:
+                loops += [background.create_task(loop) for loop in exec_runtime.background()]
             await server.start()
+            memory.settle_objects()
             server.set_serving(True)
             _log.info(
                 "serving",

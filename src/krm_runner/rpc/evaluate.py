@@ -95,6 +95,8 @@ class EvaluateHandler:
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
+        self.calls_arrived = 0
+        """How many calls there were, since the start."""
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What the server needs to serve it: no (de)serializers, so that messages stay bytes."""
@@ -122,6 +124,7 @@ class EvaluateHandler:
         assert task is not None  # noqa: S101 - grpc.aio runs handlers in tasks
         self._under_way.add(task)
         self._idle.clear()
+        self.calls_arrived += 1
         self._metrics.arrived()
         call = _Call(started=asyncio.get_running_loop().time(), request_bytes=len(message))
         try:
