@@ -14,7 +14,8 @@
         run(set_team)
 
 Comments, order and style of everything that is not changed stay as they are, to the byte. Depends on PyYAML alone, and
-on nothing of the runner. docs/functions.md is the guide.
+on nothing of the runner. Imports as little as it can: every call of a function pays for it. docs/functions.md is the
+guide.
 """
 
 from krm_function.function import FunctionError, run

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import yaml
 
@@ -20,8 +19,7 @@ _UNLIMITED = 1_000_000
 _TEXT_TAG = "tag:yaml.org,2002:str"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """From the first character to after the last."""
 
     start: int

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from krm_function.document import is_mapping, is_sequence
 from krm_function.function import FunctionError
@@ -13,8 +12,7 @@ from krm_function.package import Package, Resource
 from krm_function.reporting import Changes
 
 
-@dataclass(frozen=True, slots=True)
-class FieldSpec:
+class FieldSpec(NamedTuple):
     """A path of keys, for the kinds that it applies to; empty means any. Sequences on the way are walked through."""
 
     path: str

@@ -26,13 +26,6 @@ SERVE_FLAGS: tuple[Flag, ...] = (
     Flag("disable-runtimes", GENERIC, "", "runtimes not to use: exec, pod, or exec,pod", _runtimes),
     Flag("log-level", GENERIC, "2", "0 errors, 1 warnings, 2 a line per call, 3-5 more and more", integer(0, 5)),
     Flag("log-format", GENERIC, "text", "text (key=value) or json", choice("text", "json")),
-    Flag(
-        "max-request-body-size",
-        GENERIC,
-        "6291456",
-        "largest message in bytes, both ways; set Porch's limit to the same",
-        integer(1024, _MAX_INT32),
-    ),
     Flag("default-timeout", GENERIC, "10m", "deadline of a call that sets none itself", positive_duration),
     Flag("shutdown-delay", GENERIC, "3s", "after SIGTERM: how long new calls are still accepted", duration),
     Flag("shutdown-timeout", GENERIC, "25s", "after SIGTERM: when calls under way are cancelled", duration),
@@ -69,6 +62,13 @@ SERVE_FLAGS: tuple[Flag, ...] = (
     Flag("pod-ttl", POD, "30m", "how long an unused pod lives", positive_duration),
     Flag("scan-interval", POD, "1m", "how often expired pods are collected", positive_duration),
     Flag("function-pod-template", POD, "", "ConfigMap with the pod and service templates (empty: built in)"),
+    Flag(
+        "max-request-body-size",
+        POD,
+        "6291456",
+        "largest message in bytes, both ways, of every runtime; as in Porch",
+        integer(1024, _MAX_INT32),
+    ),
     Flag("max-waitlist-length", POD, "2", "calls per pod before another pod is started", integer(1, 1_000_000)),
     Flag("max-parallel-pods-per-function", POD, "1", "pods that one function may have", integer(1, 10_000)),
     Flag(
