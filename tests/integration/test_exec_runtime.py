@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from integration.conftest import Installation
 from support.client import Answer, Client
 from support.processes import children, command_lines, eventually, pipes
@@ -98,8 +100,10 @@ async def test_an_answer_may_be_as_large_as_the_limit_and_not_a_byte_larger(inst
 
 
 async def test_a_function_finds_the_runners_environment_and_directory_and_nothing_else(
-    installation: Installation,
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # This process may have it from its own start, and would hand it on.
+    monkeypatch.delenv("LC_CTYPE", raising=False)
     probe = f"""#!{sys.executable} -IS
 import json, os, sys
 sys.stdin.buffer.read()

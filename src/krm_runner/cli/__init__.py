@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib
 import os
 import signal
@@ -72,3 +74,14 @@ def _prepare_process() -> None:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    atexit.register(_let_go_of_broken_streams)
+
+
+def _let_go_of_broken_streams() -> None:
+    """What cannot be written to a reader that is gone must not change the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
