@@ -22,7 +22,7 @@ _LIBRARIES = 4
 
 
 def configure(*, level: int, log_format: LogFormat) -> None:
-    """Set up logging for the whole process."""
+    """Set up logging for the whole process, once."""
     ours = _LEVELS.get(level, logging.DEBUG)
     renderer: Processor
     if log_format == "json":
@@ -31,7 +31,6 @@ def configure(*, level: int, log_format: LogFormat) -> None:
         renderer = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -40,7 +39,7 @@ def configure(*, level: int, log_format: LogFormat) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(ours),
         logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Unbreakable(sys.stderr))),
-        cache_logger_on_first_use=False,
+        cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
     root.handlers = [_ToStructlog()]
