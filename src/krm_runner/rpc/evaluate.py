@@ -92,8 +92,6 @@ class EvaluateHandler:
         )
         self._log_payloads = log_payloads
         self._under_way: set[asyncio.Task[object]] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._stopping = False
         self.calls_arrived = 0
         """How many calls there were, since the start."""
@@ -109,10 +107,6 @@ class EvaluateHandler:
         """How many calls have arrived and are not answered."""
         return len(self._under_way)
 
-    async def wait_idle(self) -> None:
-        """Returns when no call is under way."""
-        await self._idle.wait()
-
     def stop_calls(self) -> None:
         """Cancel every call under way; its caller is told that the runner is shutting down."""
         self._stopping = True
@@ -123,7 +117,6 @@ class EvaluateHandler:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - grpc.aio runs handlers in tasks
         self._under_way.add(task)
-        self._idle.clear()
         self.calls_arrived += 1
         self._metrics.arrived()
         call = _Call(started=asyncio.get_running_loop().time(), request_bytes=len(message))
@@ -146,8 +139,6 @@ class EvaluateHandler:
                     span.update(image=call.image, runtime=call.runtime, code=call.code)
         finally:
             self._under_way.discard(task)
-            if not self._under_way:
-                self._idle.set()
             self._report(call)
 
     async def _answer(self, call: _Call, message: bytes, context: _Context) -> bytes:
