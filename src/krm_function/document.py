@@ -138,6 +138,9 @@ class Mapping(MutableMapping[str, Any]):
                     edits.replace_value(entry.key, cast(yaml.Node, entry.value), entry.child.plain(), in_flow=in_flow)
                 elif not span.is_alias:
                     entry.child.collect(edits)
+                elif entry.child.plain() != plain_value(entry.value):
+                    # There is one text for the anchor and its aliases: a changed alias gets one of its own.
+                    edits.replace_value(entry.key, cast(yaml.Node, entry.value), entry.child.plain(), in_flow=in_flow)
         added = {key: as_plain(entry.new) for key, entry in self._entries.items() if entry.key is None}
         if added:
             last = next(entry for entry in reversed(originals) if not entry.removed)
@@ -191,8 +194,10 @@ class Sequence(AbstractSequence[Any]):
 
     def remove(self, value: object) -> None:
         """Remove an entry; ValueError when it is not there."""
-        for position, child in enumerate(self._children):
-            if position not in self._removed and (child is value or (child is None and self[position] == value)):
+        for position, (node, child) in enumerate(zip(self._nodes, self._children, strict=True)):
+            if position in self._removed:
+                continue
+            if plain_value(node) == value if child is None else child is value:
                 self._removed.add(position)
                 return
         self._added.remove(value)
@@ -216,6 +221,7 @@ class Sequence(AbstractSequence[Any]):
                 preceding = next((other for other in reversed(kept) if other < position), None)
                 edits.remove_item(
                     node,
+                    before=self._nodes[position - 1] if position else None,
                     following=None if following is None else self._nodes[following],
                     preceding=None if preceding is None else self._nodes[preceding],
                     in_flow=in_flow,

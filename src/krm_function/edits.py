@@ -16,6 +16,8 @@ import yaml
 
 _ALIAS = re.compile(r"\s*(?:#[^\n]*\n\s*)*(\*[^\s,\]}]+)")
 _UNLIMITED = 1_000_000
+_KEEPS_BREAKS = re.compile(r"(?:[&!]\S+\s+)*[|>][1-9]?\+")
+_NOT_AS_IS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 _TEXT_TAG = "tag:yaml.org,2002:str"
 
 
@@ -32,6 +34,7 @@ class Edits:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._break = "\r\n" if "\r\n" in text else "\n"
         self._edits: list[tuple[int, int, int, str]] = []
 
     def apply(self) -> str:
@@ -70,7 +73,14 @@ class Edits:
                 return self._end(last) if last.start_mark.index >= node.start_mark.index else self._line_end(last)
             key, value = cast(list[tuple[yaml.Node, yaml.Node]], node.value)[-1]
             return self.value_span(key, value).end
-        return len(self._text[: node.end_mark.index].rstrip()) if self._is_block_scalar(node) else node.end_mark.index
+        if not self._is_block_scalar(node):
+            return node.end_mark.index
+        end = node.end_mark.index
+        if _KEEPS_BREAKS.match(self._text, node.start_mark.index):
+            return end - 1 if self._text[end - 1] == "\n" else end
+        while self._text[end - 1].isspace():
+            end -= 1
+        return end
 
     def _line_start(self, position: int) -> int:
         return self._text.rfind("\n", 0, position) + 1
@@ -163,7 +173,13 @@ class Edits:
             self._remove_lines(line_start, entry.end)
 
     def remove_item(
-        self, item: yaml.Node, *, following: yaml.Node | None, preceding: yaml.Node | None, in_flow: bool
+        self,
+        item: yaml.Node,
+        *,
+        before: yaml.Node | None,
+        following: yaml.Node | None,
+        preceding: yaml.Node | None,
+        in_flow: bool,
     ) -> None:
         """An entry of a sequence, with the comments right above it."""
         if in_flow:
@@ -173,7 +189,8 @@ class Edits:
                 self._add(self._end(preceding), self._end(item), "")
             return
         start = self._line_start(self._dash(item))
-        while start > 0 and self._text[self._line_start(start - 1) : start].lstrip(" ").startswith("#"):
+        floor = 0 if before is None else self._line_end(self._end(before))
+        while start - 1 > floor and self._text[self._line_start(start - 1) : start].lstrip(" ").startswith("#"):
             start = self._line_start(start - 1)
         self._remove_lines(start, self._end(item))
 
@@ -186,6 +203,11 @@ class Edits:
             self._add(0, min(len(self._text), end + 1), "")
 
     def _add(self, start: int, end: int, replacement: str) -> None:
+        if self._break != "\n":
+            # Positions of lines' ends are before the \n: the \r there belongs to the line that is added.
+            replacement = replacement.replace("\n", self._break)
+            if start == end and replacement.startswith(self._break) and self._text[start - 1 : start] == "\r":
+                start = end = start - 1
         self._edits.append((start, end, len(self._edits), replacement))
 
 
@@ -195,7 +217,7 @@ class Edits:
 def inline_text(value: object, *, style: str | None = None) -> str:
     """A scalar or an empty collection on one line, in the style of the value it replaces."""
     if isinstance(value, str):
-        if style == '"' or "\n" in value:
+        if style == '"' or "\n" in value or not value.isprintable():
             return json_text(value)
         if style == "'":
             return "'" + value.replace("'", "''") + "'"
@@ -205,7 +227,8 @@ def inline_text(value: object, *, style: str | None = None) -> str:
 
 def json_text(value: object) -> str:
     """A value in flow style that is JSON too."""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _NOT_AS_IS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def block_text(value: object, column: int) -> str:
@@ -238,7 +261,27 @@ def plain_value(node: yaml.Node | None) -> Any:
         return None
     if isinstance(node, yaml.ScalarNode) and node.tag == _TEXT_TAG:
         return cast(str, node.value)
-    try:
-        return yaml.constructor.SafeConstructor().construct_document(node)  # pyright: ignore[reportUnknownMemberType] - untyped
-    except yaml.constructor.ConstructorError:
-        return cast(object, node.value) if isinstance(node, yaml.ScalarNode) else None
+    return _Constructor().construct_document(node)  # pyright: ignore[reportUnknownMemberType] - untyped
+
+
+class _Constructor(yaml.constructor.SafeConstructor):
+    """What cannot be a number or a date, or has a tag that nobody knows, is taken as it is written."""
+
+    def construct_or_text(self, node: yaml.Node) -> Any:
+        known = cast(Any, yaml.constructor.SafeConstructor.yaml_constructors)[node.tag]
+        try:
+            return known(self, node)
+        except (ValueError, OverflowError):
+            return cast(str, node.value)
+
+    def construct_unknown(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return self.construct_mapping(node, deep=True)  # pyright: ignore[reportUnknownMemberType] - untyped
+        if isinstance(node, yaml.SequenceNode):
+            return self.construct_sequence(node, deep=True)  # pyright: ignore[reportUnknownMemberType] - untyped
+        return cast(str, node.value)
+
+
+for _name in ("int", "float", "timestamp"):
+    cast(Any, _Constructor).add_constructor(f"tag:yaml.org,2002:{_name}", _Constructor.construct_or_text)
+cast(Any, _Constructor).add_constructor(None, _Constructor.construct_unknown)

@@ -148,6 +148,25 @@ def test_what_is_no_mapping_is_refused(text: str) -> None:
         Document(text)
 
 
+def test_entries_are_removed_by_what_they_are() -> None:
+    document = Document('a: [p, q]\nb:\n- "d"\n- ~\n- |\n  text\n  # no comment\n- e\n')
+    document.root["a"].remove("p")
+    document.root["a"].remove("q")
+    document.root["b"].remove(None)
+    document.root["b"].remove("e")
+    with pytest.raises(ValueError, match="not in list"):
+        document.root["b"].remove("x")
+    assert document.render() == 'a: []\nb:\n- "d"\n- |\n  text\n  # no comment\n'
+
+
+@pytest.mark.parametrize("value", ["a\rb", "a\x85b", "a\x7fb", "a\x01b", "\u2028", "\ufeff", "it's", "\U0001f600"])
+@pytest.mark.parametrize("old", ["plain", "'single'", '"double"'])
+def test_any_text_is_written_so_that_it_is_read_again(old: str, value: str) -> None:
+    document = Document(f"a: {old}\n")
+    document.root["a"] = value
+    assert yaml.safe_load(document.render()) == {"a": value}
+
+
 # --- properties ---------------------------------------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b", "c", "app.kubernetes.io/name", "on", "1"])

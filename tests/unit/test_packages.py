@@ -198,3 +198,76 @@ def test_broken_files_are_named(folder: Path) -> None:
         read(folder)
     with pytest.raises(ConfigurationError, match="is not a folder"):
         read(folder / "web.yaml")
+
+
+HEAD = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n"
+ODD = {
+    "alias": "x: &a {k: v}\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  labels: *a\n",
+    "merge": "base: &b {k: v}\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  <<: *b\n  l: m\n",
+    "bom": "\ufeffapiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n",
+    "kept breaks": HEAD + "data:\n  k: |+\n    text\n\n\n",
+    "no last break": HEAD + "data:\n  k: |\n    a\n    b",
+    "odd keys": HEAD + "data:\n  on: x\n  true: y\n  1: z\n",
+    "empty metadata": "apiVersion: v1\nkind: ConfigMap\nmetadata: {}\n",
+    "no metadata": "apiVersion: v1\nkind: ConfigMap\n",
+    "own annotations": (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  annotations:\n"
+        "    config.kubernetes.io/path: other.yaml\n    config.kubernetes.io/index: '7'\n"
+    ),
+    "odd values": HEAD + "data:\n  a: =\n  b: !Ref x\n  c: 2024-02-30\n",
+    "foot comments": HEAD + "# foot\n---\n# head\napiVersion: v1\nkind: B\n# end\n",
+    "indented root": "  apiVersion: v1\n  kind: ConfigMap\n  metadata:\n    name: a\n# less\n",
+    "end marker": HEAD + "... # over\n",
+    "blank text": "apiVersion: v1\nkind: ConfigMap\ndata:\n  k: |\n    a\n      \n    b\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize("rewrites", [False, True], ids=["copied", "rewritten"])
+def test_odd_texts_survive_a_function_that_changes_nothing(tmp_path: Path, name: str, rewrites: bool) -> None:
+    (tmp_path / "odd.yaml").write_text(ODD[name])
+    files = read(tmp_path)
+    text = to_resource_list(files, None)
+    if rewrites and name != "odd values":
+        text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
+    assert to_changes(files, text) == Changes()
+
+
+def test_a_foot_comment_stays_with_its_document(tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").write_text(ODD["foot comments"])
+    files = read(tmp_path)
+    changed = to_resource_list(files, None).replace("kind: B", "kind: C")
+    assert to_changes(files, changed) == Changes({"odd.yaml": ODD["foot comments"].replace("kind: B", "kind: C")})
+
+
+def test_a_growing_list_keeps_its_comments(tmp_path: Path) -> None:
+    text = "apiVersion: v1\nkind: Pod\nargs:\n  # why\n  - -v\n  - -x # reason\n"
+    (tmp_path / "pod.yaml").write_text(text)
+    files = read(tmp_path)
+    document = yaml.safe_load(to_resource_list(files, None))
+    document["items"][0]["args"].append("-new")
+    assert to_changes(files, yaml.safe_dump(document)) == Changes({"pod.yaml": text + "  - -new\n"})
+
+
+def test_a_hash_in_a_text_is_no_comment(tmp_path: Path) -> None:
+    text = HEAD.replace("name: a", "name: a # keep me") + "data:\n  script: |-\n    run\n    # last line\n"
+    (tmp_path / "map.yaml").write_text(text)
+    files = read(tmp_path)
+    document = yaml.safe_load(to_resource_list(files, None))
+    document["items"][0]["metadata"]["labels"] = {"a": "b"}
+    found = to_changes(files, yaml.safe_dump(document)).written["map.yaml"]
+    assert found == text.replace("# keep me\n", "# keep me\n  labels:\n    a: b\n")
+
+
+def test_lines_of_a_crlf_file_end_with_crlf(folder: Path) -> None:
+    files = read(folder)
+    document = yaml.safe_load(to_resource_list(files, None))
+    document["items"][0]["metadata"]["namespace"] = "x"
+    found = to_changes(files, yaml.safe_dump(document)).written["crlf.yaml"]
+    assert found.count("\n") == found.count("\r\n") == 5
+
+
+@pytest.mark.parametrize("path", [".git/hooks/post-commit", "a/.b.yaml", "."])
+def test_hidden_files_are_no_part_of_a_package(folder: Path, path: str) -> None:
+    with pytest.raises(ConfigurationError, match="hidden files"):
+        changes(folder, "config.kubernetes.io/path: web.yaml", f"config.kubernetes.io/path: {path}")

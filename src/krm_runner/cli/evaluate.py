@@ -21,8 +21,8 @@ from krm_runner.core.errors import ConfigurationError, EvaluationError, Function
 from krm_runner.core.evaluation import EvaluationResult
 from krm_runner.core.verdict import printable
 from krm_runner.packages.files import PackageFile, read_package
-from krm_runner.packages.storing import store, store_as_new
-from krm_runner.packages.unwrapping import to_changes, unwrap
+from krm_runner.packages.storing import check_is_new, store, store_as_new
+from krm_runner.packages.unwrapping import Changes, to_changes, unwrap
 from krm_runner.packages.wrapping import config_map, to_resource_list
 from krm_runner.settings.evaluation import EVAL_FLAGS, EvalSettings, parse_eval_settings
 from krm_runner.settings.go_flags import render_help
@@ -48,6 +48,7 @@ Exit codes: 0 the function passed, 1 it failed, 2 the command makes no sense, 13
 """
 _MAX_SHOWN = 20
 _INTERRUPTED = 130
+_TO_STDOUT = ("stdout", "unwrap")
 
 
 def eval_command(argv: Sequence[str]) -> int:
@@ -57,7 +58,10 @@ def eval_command(argv: Sequence[str]) -> int:
         return 0
     terminal = Terminal()
     try:
-        return asyncio.run(_Evaluation(parse_eval_settings(argv), terminal).run())
+        evaluation = _Evaluation(parse_eval_settings(argv), terminal)
+        # Before there is a loop, whose signal handlers would wait for a read of stdin to end.
+        files, text = evaluation.read()
+        return asyncio.run(evaluation.run(files, text))
     except ConfigurationError as error:
         terminal.line(f"krm-runner eval: {error}")
         return 2
@@ -70,26 +74,36 @@ class _Evaluation:
         self._settings = settings
         self._terminal = terminal
 
-    async def run(self) -> int:
+    async def run(self, files: list[PackageFile], text: str) -> int:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - asyncio.run makes one
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         try:
-            files, text = self._read()
             result = await self._evaluate(text)
+            if result is None:
+                return 1
+            output = result.resource_list.decode()
+            if self._settings.output in _TO_STDOUT:
+                changes = Changes()
+            else:
+                # In a thread, so that an interruption is noticed.
+                changes = await asyncio.to_thread(to_changes, files, output)
         except asyncio.CancelledError:
             self._terminal.tagged("FAIL", f'"{self._settings.image}" interrupted; nothing was changed')
             return _INTERRUPTED
-        if result is None:
-            return 1
-        self._write(files, result.resource_list.decode())
+        self._write(files, output, changes)
         return 0
 
     # --- read -----------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[list[PackageFile], str]:
+    def read(self) -> tuple[list[PackageFile], str]:
+        """The package, after a look at whether there is a place for the result."""
         settings = self._settings
+        if settings.output and settings.output not in _TO_STDOUT:
+            check_is_new(Path(settings.output))
+        if settings.results_dir is not None:
+            self._make_results_folder(settings.results_dir)
         config = self._function_config()
         if settings.package == "-":
             return [], _list_from_stdin(config)
@@ -170,15 +184,21 @@ class _Evaluation:
             "exitCode": exit_code,
             "items": [item],
         }
+        self._make_results_folder(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             (folder / "results.yaml").write_text(yaml_text(document) + "\n")
         except OSError as error:
             raise ConfigurationError(f"cannot write results to {folder}: {error.strerror}") from error
 
+    def _make_results_folder(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"cannot make the folder {folder} for results: {error.strerror}") from error
+
     # --- write ----------------------------------------------------------------------------------------------------
 
-    def _write(self, files: list[PackageFile], output: str) -> None:
+    def _write(self, files: list[PackageFile], output: str, changes: Changes) -> None:
         settings = self._settings
         if settings.output == "stdout":
             sys.stdout.write(output)
@@ -186,7 +206,6 @@ class _Evaluation:
         if settings.output == "unwrap":
             sys.stdout.write(unwrap(output))
             return
-        changes = to_changes(files, output)
         if settings.output:
             store_as_new(Path(settings.output), files, changes)
             self._terminal.line(f"package written to {settings.output}")

@@ -70,7 +70,7 @@ def _read_file(folder: Path, path: str) -> PackageFile:
 
 
 def _split(text: str, source: str) -> Iterator[PackageDocument]:
-    separator, start = "", 0
+    separator, start = ("\ufeff", 1) if text.startswith("\ufeff") else ("", 0)
     for found in [*_SEPARATOR.finditer(text), None]:
         end = len(text) if found is None else found.start()
         document = text[start:end]

@@ -26,6 +26,8 @@ def store(folder: Path, changes: Changes, *, progress: Callable[[int, int], None
             target = (folder / path).resolve()
             if not target.is_relative_to(folder.resolve()) and not (folder / path).is_symlink():
                 raise ConfigurationError(f"{path} is outside of the package")
+            if target.is_dir():
+                raise ConfigurationError(f"{path} is a folder; nothing was changed")
             target.parent.mkdir(parents=True, exist_ok=True)
             staged.append((_stage(target, text), target))
             progress(number, total)
@@ -36,16 +38,24 @@ def store(folder: Path, changes: Changes, *, progress: Callable[[int, int], None
         if isinstance(error, OSError):
             raise ConfigurationError(f"cannot write to {folder}: {error}; nothing was changed") from error
         raise
-    for temporary, target in staged:
-        os.replace(temporary, target)
-    for path in changes.deleted:
-        (folder / path).unlink(missing_ok=True)
+    try:
+        for temporary, target in staged:
+            os.replace(temporary, target)
+        for path in changes.deleted:
+            (folder / path).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{folder} was written only in part: {error}") from error
+
+
+def check_is_new(folder: Path) -> None:
+    """ConfigurationError when something is there already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(f"{folder} is there already; --output takes a new folder")
 
 
 def store_as_new(folder: Path, files: Iterable[PackageFile], changes: Changes) -> None:
     """Write the whole package, changes included, to a folder that is not there yet or is empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(f"{folder} is there already; --output takes a new folder")
+    check_is_new(folder)
     folder.mkdir(parents=True, exist_ok=True)
     texts = {file.path: file.text for file in files if file.path not in changes.deleted} | changes.written
     store(folder, Changes(texts), progress=lambda _done, _all: None)

@@ -1,13 +1,14 @@
 """A function's ResourceList back into the files of a package: what changed, and nothing else.
 
-A resource that a function did not change keeps its text to the byte, whatever the function's YAML writer does to it.
-One that was changed gets its changed values written into the old text, so that comments, order and style stay; only
-when the function wrote comments of its own is its text taken. One that loses comments does not make the package lose
-them.
+What a function returned is compared with what it was given. A resource that it did not change keeps its text to the
+byte, whatever the function's YAML writer does to it. One that was changed gets its changes written into the old text,
+so that comments, order and style stay; only when the function wrote comments of its own, or kept some that the old text
+would lose, is its text taken. One that loses comments does not make the package lose them.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
@@ -17,17 +18,16 @@ from typing import Any, cast
 
 import yaml
 
-from krm_function.document import Document, as_plain, is_mapping, is_sequence
+from krm_function.document import Document, is_mapping, is_sequence
 from krm_function.document import Mapping as DocumentMapping
 from krm_function.document import Sequence as DocumentSequence
 from krm_function.edits import compose, plain_value, yaml_text
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.packages.files import PackageFile
-from krm_runner.packages.wrapping import INDEX_ANNOTATIONS, PATH_ANNOTATIONS
+from krm_runner.packages.wrapping import INDEX_ANNOTATIONS, PATH_ANNOTATIONS, as_item, marked, to_resource_list
 
 _OWN_ANNOTATIONS = (*PATH_ANNOTATIONS, *INDEX_ANNOTATIONS, "internal.config.kubernetes.io/seqindent")
-_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
-_QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'")
+_Origin = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class _Item:
 def to_changes(files: Iterable[PackageFile], output: str) -> Changes:
     """Compare the function's output with the files that it was given."""
     sources = {file.path: file for file in files}
+    sent = dict(_data(to_resource_list(sources.values(), None)))
     items: dict[str, list[_Item]] = {}
     for item in _items(output):
         items.setdefault(item.path, []).append(item)
@@ -60,7 +61,7 @@ def to_changes(files: Iterable[PackageFile], output: str) -> Changes:
         source = sources.get(path)
         if path not in items and source and not any(document.is_resource for document in source.documents):
             continue
-        text = _file_text(source, items.get(path, []))
+        text = _file_text(source, items.get(path, []), sent)
         if text is None:
             deleted.append(path)
         elif source is None or text != source.text:
@@ -73,7 +74,7 @@ def unwrap(output: str) -> str:
     return "---\n".join(item.text for item in _items(output))
 
 
-def _file_text(source: PackageFile | None, items: list[_Item]) -> str | None:
+def _file_text(source: PackageFile | None, items: list[_Item], sent: Mapping[_Origin, dict[str, Any]]) -> str | None:
     """The file's new text; None when nothing is left in it."""
     by_index: dict[int, _Item] = {}
     added: list[_Item] = []
@@ -90,7 +91,7 @@ def _file_text(source: PackageFile | None, items: list[_Item]) -> str | None:
         if document.is_resource:
             if index not in by_index:
                 continue
-            text = _document_text(document.text, by_index[index])
+            text = _document_text(document.text, by_index[index], sent[by_index[index].path, index])
         # A separator that nothing comes before any more goes with what it separated.
         separator = document.separator if texts or index == 0 else ""
         texts.append(separator + text)
@@ -102,62 +103,67 @@ def _file_text(source: PackageFile | None, items: list[_Item]) -> str | None:
                    for position, text in enumerate(texts))  # fmt: skip
 
 
-def _document_text(old: str, item: _Item) -> str:
+def _document_text(old: str, item: _Item, sent: dict[str, Any]) -> str:
     """The new text of a document: the old one if nothing changed, else the old one with the changes in it."""
-    document = Document(old)
-    before = document.root.plain()
-    wanted = _with_empty_annotations_of(before, item.data)
-    if before == wanted and _same_types(before, wanted):
+    if item.data == sent and _same_types(item.data, sent):
         return old
     if _comments(item.text) - _comments(old):
         return item.text
-    _merge(document.root, wanted)
+    document = Document(old)
+    _merge(document.root, item.data, sent)
     merged = document.render()
-    # Should an edit in place ever miss its aim, the function's own text is right.
-    return merged if _load(merged) == wanted else item.text
+    # Should an edit in place ever miss its aim, or lose what the function has kept, the function's own text is right.
+    if _comments(item.text) - _comments(merged) or not _says(merged, item):
+        return item.text
+    return merged
 
 
-def _with_empty_annotations_of(before: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """Our own annotations made a mapping where there was an empty one, and took it away again: put it back."""
-    metadata = before.get("metadata")
-    if not isinstance(metadata, dict):
-        return data | ({"metadata": metadata} if "metadata" in before and "metadata" not in data else {})
-    empty = cast(dict[str, Any], metadata).get("annotations", ...)
-    if empty not in ({}, None):
-        return data
-    inner = cast(dict[str, Any], data.get("metadata") or {})
-    return data | {"metadata": {"annotations": empty} | inner}
+def _says(text: str, item: _Item) -> bool:
+    """Whether the function, given this text, would be given what it has returned."""
+    try:
+        return [data for _, data in _data("items:\n" + as_item(marked(text, item.path, item.index)))] == [item.data]
+    except (ValueError, yaml.YAMLError, ConfigurationError):
+        return False
 
 
 def _load(text: str) -> object:
     try:
-        return yaml.load(text, Loader=yaml.CSafeLoader)
+        return plain_value(compose(text))
     except yaml.YAMLError:
         return None
 
 
-def _merge(target: DocumentMapping, wanted: Mapping[str, Any]) -> None:
-    for key in [key for key in target if key not in wanted]:
+def _merge(target: DocumentMapping, wanted: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
+    """Change what the function has changed of what it was given. What it was not given stays."""
+    for key in [key for key in target if key in sent and key not in wanted]:
         del target[key]
     for key, value in wanted.items():
-        current = target.get(key)
-        if key in target and as_plain(current) == value and _same_types(as_plain(current), value):
+        before = sent.get(key)
+        if key in sent and before == value and _same_types(before, value):
             continue
-        if isinstance(current, DocumentMapping) and is_mapping(value) and len(value) > 0:
-            _merge(current, value)
-        elif isinstance(current, DocumentSequence) and is_sequence(value) and _can_merge(current, value):
-            for old, new in zip(current, value, strict=True):
+        current = target.get(key)
+        if isinstance(current, DocumentMapping) and is_mapping(before) and is_mapping(value) and len(value) > 0:
+            _merge(current, value, before)
+        elif (
+            isinstance(current, DocumentSequence)
+            and is_sequence(before)
+            and is_sequence(value)
+            and _can_merge(current, before, value)
+        ):
+            for old, was, new in zip(list(current), before, value, strict=False):
                 if isinstance(old, DocumentMapping):
-                    _merge(old, new)
+                    _merge(old, new, was)
+            for new in value[len(before) :]:
+                current.append(new)
         else:
             target[key] = value
 
 
-def _can_merge(current: DocumentSequence, wanted: AbstractSequence[Any]) -> bool:
-    """Entry by entry: as many as before, and only mappings differ."""
-    return len(current) == len(wanted) and all(
-        (isinstance(old, DocumentMapping) and is_mapping(new) and len(new) > 0) or as_plain(old) == new
-        for old, new in zip(current, wanted, strict=True)
+def _can_merge(current: DocumentSequence, sent: AbstractSequence[Any], wanted: AbstractSequence[Any]) -> bool:
+    """Entry by entry: at least as many as before, and of the old ones only mappings differ."""
+    return 0 < len(current) == len(sent) <= len(wanted) and all(
+        (isinstance(old, DocumentMapping) and is_mapping(was) and is_mapping(new) and len(new) > 0) or was == new
+        for old, was, new in zip(current, sent, wanted, strict=False)
     )
 
 
@@ -171,10 +177,24 @@ def _same_types(left: object, right: object) -> bool:
 
 
 def _comments(text: str) -> Counter[str]:
-    return Counter(comment.strip() for comment in _COMMENT.findall(_QUOTED.sub('""', text)))
+    """What stands between the tokens; a # inside of a text is none."""
+    found: Counter[str] = Counter()
+    position = 0
+    tokens = cast("Iterator[yaml.Token]", yaml.scan(text, Loader=yaml.CSafeLoader))  # pyright: ignore[reportUnknownMemberType] - untyped
+    for token in tokens:
+        found.update(comment.strip() for comment in re.findall("#.*", text[position : token.start_mark.index]))
+        position = max(position, token.end_mark.index)
+    return found
 
 
 # --- the function's output ----------------------------------------------------------------------------------------
+
+
+def _data(text: str) -> Iterator[tuple[_Origin, dict[str, Any]]]:
+    """The items of a list, by where they come from."""
+    for node in _item_nodes(compose(text)):
+        data = cast(dict[str, Any], plain_value(node))
+        yield _take_origin(data), data
 
 
 def _items(output: str) -> Iterator[_Item]:
@@ -219,12 +239,13 @@ def _comments_above(output: str, node: yaml.Node) -> list[str]:
     comments: list[str] = []
     dash = output.rindex("-", 0, node.start_mark.index)
     end = output.rfind("\n", 0, dash)
+    indent = output[end + 1 : dash]
     while end > 0:
         start = output.rfind("\n", 0, end) + 1
-        line = output[start:end].strip()
-        if not line.startswith("#"):
+        line = output[start:end]
+        if not line.startswith(indent + "#"):
             break
-        comments.insert(0, line)
+        comments.insert(0, line.strip())
         end = start - 1
     return comments
 
@@ -246,6 +267,9 @@ def _take_origin(resource: MutableMapping[str, Any]) -> tuple[str, int]:
     index = next((found[name] for name in reversed(INDEX_ANNOTATIONS) if name in found), "")
     if path.startswith("/") or ".." in path.split("/"):
         raise ConfigurationError(f'the function wants to write to "{path}", outside of the package')
+    path = posixpath.normpath(path) if path else ""
+    if any(part.startswith(".") for part in path.split("/")):
+        raise ConfigurationError(f'the function wants to write to "{path}": hidden files are no part of a package')
     return path, int(index) if index.isdigit() else -1
 
 

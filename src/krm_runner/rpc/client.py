@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from types import TracebackType
 from typing import cast
 
@@ -33,7 +34,7 @@ class RemoteEvaluator:
             response = await self._call(wire.encode_request(request.image, request.resource_list), timeout=timeout)
         except grpc.aio.AioRpcError as error:
             message = error.details() or ""
-            if error.code() == grpc.StatusCode.UNAVAILABLE and "connect" in message:
+            if error.code() == grpc.StatusCode.UNAVAILABLE and re.search("connect|resol", message):
                 message = f"cannot reach a runner at {self._address}; is it running there?"
             raise RemoteError(request.image, code=error.code().name, message=message) from error
         resource_list, log = wire.decode_response(response)

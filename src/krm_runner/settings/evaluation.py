@@ -95,5 +95,7 @@ def _key_values(pairs: Sequence[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise ConfigurationError(f'unexpected argument "{pair}"; settings of the function are written as key=value')
+        if not pair.isprintable() and pair != pair.encode(errors="ignore").decode():
+            raise ConfigurationError(f"the value of {key} is not UTF-8 text")
         values[key] = value
     return values
