@@ -1,8 +1,7 @@
 """Is it a ResourceList? The envelope check, and the results that a function reports.
 
 A ResourceList is one YAML (or JSON) document, a mapping whose `kind` is ResourceList and whose `apiVersion`, if it
-has one, is of the group config.kubernetes.io. Where a key stands twice, the last one counts; of merge keys, those that
-are written in place do.
+has one, is of the group config.kubernetes.io. Where a key stands twice, the last one counts; merge keys count too.
 
 `recognise` proves that in one pass over the bytes where it can: it reads the lines that start in the first column
 of block YAML, or the whole of JSON. It only ever says yes; what it cannot prove goes to `parse`, which reads every
@@ -33,6 +32,8 @@ _MAX_RESULT_DEPTH = 16
 _MAX_DEPTH = 1000
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _MERGE = "<<"
+_MAX_MERGED = 256 * 1024
+"""Merge keys that refer to another place are resolved in documents up to this size: it takes a whole parse."""
 
 
 class NotAResourceListError(ValueError):
@@ -211,6 +212,8 @@ def _parse_yaml(data: bytes, is_cancelled: Callable[[], bool]) -> dict[str, obje
         documents = [document for document in _documents(reader) if document is not None]
     finally:
         loader.dispose()
+    if reader.merges_elsewhere and len(documents) == 1 and len(data) <= _MAX_MERGED:
+        documents = _load_merged(data) or documents
     match documents:
         case []:
             raise NotAResourceListError("it is empty")
@@ -222,6 +225,14 @@ def _parse_yaml(data: bytes, is_cancelled: Callable[[], bool]) -> dict[str, obje
             raise NotAResourceListError("it is plain text, not a mapping")
         case _:
             raise NotAResourceListError(f"it has {len(documents)} YAML documents, not one")
+
+
+def _load_merged(data: bytes) -> list[object]:
+    """The one document with its merge keys resolved; the events have shown that it is not nested too deep."""
+    try:
+        return [document for document in yaml.load_all(data, Loader=yaml.CSafeLoader) if document is not None]
+    except (yaml.YAMLError, ValueError):
+        return []
 
 
 def _documents(reader: _EventReader) -> Iterator[object]:
@@ -246,6 +257,8 @@ class _EventReader:
         self._is_cancelled = is_cancelled
         self._anchored: dict[str, object] = {}
         self._depth = 0
+        self.merges_elsewhere = False
+        """Whether the top level takes fields from a mapping that stands at another place."""
 
     def next(self) -> yaml.Event | None:
         if not self._loader.check_event():  # pyright: ignore[reportUnknownMemberType] - untyped in the stubs
@@ -316,8 +329,12 @@ def _read_fields(reader: _EventReader, *, is_merged: bool = False) -> dict[str, 
     while not isinstance(event := reader.expect(), yaml.MappingEndEvent):
         key = reader.value(event)
         value = reader.expect()
-        if key == _MERGE and isinstance(value, yaml.MappingStartEvent) and not is_merged:
-            merged = _read_fields(reader, is_merged=True) | merged
+        if key == _MERGE and not is_merged:
+            if isinstance(value, yaml.MappingStartEvent):
+                merged = _read_fields(reader, is_merged=True) | merged
+            else:
+                reader.merges_elsewhere = True
+                reader.skip(value)
         elif isinstance(key, str) and key in ("kind", "apiVersion", "results"):
             fields[key] = reader.value(value)
         else:
