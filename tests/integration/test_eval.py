@@ -25,9 +25,13 @@ SHOP = ROOT / "examples" / "shop"
 EMBEDDED = (f"--functions={ROOT / 'functions'}", f"--config={ROOT / 'config.yaml'}")
 
 
+def command(*argv: str | Path) -> list[str]:
+    return [sys.executable, "-m", "krm_runner", "eval", *map(str, argv)]
+
+
 def evaluate(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "krm_runner", "eval", *map(str, argv)],
+        command(*argv),
         input=stdin,
         capture_output=True,
         timeout=120,
@@ -160,17 +164,7 @@ def test_an_interruption_leaves_the_package_as_it_was(shop: Path, own: Installat
     image = own.add("slow", f"#!/bin/sh\nsleep {seconds}\n")
     before = state(shop)
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "krm_runner",
-            "eval",
-            shop,
-            "-i",
-            image,
-            f"--functions={own.functions}",
-            f"--config={own.config}",
-        ],
+        command(shop, "-i", image, f"--functions={own.functions}", f"--config={own.config}"),
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -249,7 +243,7 @@ def test_a_package_that_cannot_be_written_stays_as_it_was(shop: Path, own: Insta
 def test_wrong_commands_are_one_line_and_exit_code_2(tmp_path: Path, argv: list[str], message: str) -> None:
     (tmp_path / "shop").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "krm_runner", "eval", *argv],
+        command(*argv),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -272,17 +266,7 @@ def test_a_terminal_shows_that_something_goes_on(shop: Path, own: Installation) 
     image = own.add("slow", "#!/bin/sh\nsleep 0.8\nexec cat\n")
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "krm_runner",
-            "eval",
-            shop,
-            "-i",
-            image,
-            f"--functions={own.functions}",
-            f"--config={own.config}",
-        ],
+        command(shop, "-i", image, f"--functions={own.functions}", f"--config={own.config}"),
         stderr=terminal,
         env=dict(os.environ) | {"TERM": "xterm"},
     )

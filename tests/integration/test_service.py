@@ -21,6 +21,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse as HealthResponse
 from grpc_reflection.v1alpha import reflection_pb2
 
 from integration.conftest import Installation
+from krm_runner.rpc.health import Health
 from krm_runner.rpc.wire import encode_request
 from support.client import METHOD, Client
 from support.processes import command_lines, eventually
@@ -164,6 +165,20 @@ async def test_health_check_list_and_unknown_service(installation: Installation)
             "": HealthResponse.SERVING,
             "evaluator.FunctionEvaluator": HealthResponse.SERVING,
         }
+
+
+async def test_health_says_not_serving_until_it_is_told_otherwise() -> None:
+    health = Health(["some.Service"])
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((health.handler(),))
+    port = server.add_insecure_port("localhost:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"localhost:{port}") as channel:
+        for service in ("", "some.Service"):
+            assert (await check_health(channel, service)).status == HealthResponse.NOT_SERVING
+        health.set_serving(True)
+        assert (await check_health(channel)).status == HealthResponse.SERVING
+    await server.stop(None)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -155,7 +156,15 @@ async def test_nothing_is_left_after_all_of_them(runners: Runners) -> None:
     """Runs last in this module: no process, no pipe, no log line of a defect in any of the runners."""
     assert runners.started
     for runner in runners.started.values():
-        await eventually(lambda pid=runner.pid: not children(pid), what="all children reaped")  # type: ignore[misc]  # mypy cannot infer a lambda's default
-        # stderr is one; everything else belongs to calls.
-        await eventually(lambda pid=runner.pid: pipes(pid) <= 1, what="all pipes closed")  # type: ignore[misc]  # as above
+        await eventually(partial(_has_no_children, runner.pid), what="all children reaped")
+        await eventually(partial(_has_no_pipes, runner.pid), what="all pipes closed")
         assert not [line for line in runner.lines if "level=error" in line]
+
+
+def _has_no_children(pid: int) -> bool:
+    return not children(pid)
+
+
+def _has_no_pipes(pid: int) -> bool:
+    """Its stderr is one; everything else would belong to a call."""
+    return pipes(pid) <= 1

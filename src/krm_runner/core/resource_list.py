@@ -18,22 +18,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-import yaml
-from yaml import CBaseLoader
-
 from krm_runner.core.function_result import FunctionResult, results_from
+from krm_runner.core.yaml_events import UnreadableError, read_documents
 
 KIND = "ResourceList"
 GROUP_PREFIX = "config.kubernetes.io/"
 
 _MAX_TOP_LEVEL_LINES = 64
 _MAX_GLANCED_RESULTS = 64 * 1024
-_MAX_RESULT_DEPTH = 16
-_MAX_DEPTH = 1000
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-_MERGE = "<<"
-_MAX_MERGED = 256 * 1024
-"""Merge keys that refer to another place are resolved in documents up to this size: it takes a whole parse."""
 
 
 class NotAResourceListError(ValueError):
@@ -174,7 +166,7 @@ def _glance_at_results(data: bytes, section: tuple[int, int] | None) -> tuple[Fu
         return ()
     try:
         return results_from(_parse_yaml(data[section[0] : section[1]], _never).get("results"))
-    except (yaml.YAMLError, NotAResourceListError):
+    except NotAResourceListError:
         return ()
 
 
@@ -194,10 +186,7 @@ def parse(data: bytes, *, is_cancelled: Callable[[], bool] = _never) -> Envelope
     # What is JSON is judged as JSON: YAML is stricter there (escapes of surrogate pairs).
     fields = _json_object(data) if _JSON_START.match(data) else None
     if fields is None:
-        try:
-            fields = _parse_yaml(data, is_cancelled)
-        except yaml.YAMLError as error:
-            raise NotAResourceListError(_reason_of(error)) from error
+        fields = _parse_yaml(data, is_cancelled)
     refusal = _refusal(fields.get("kind"), fields.get("apiVersion"))
     if refusal is not None:
         raise NotAResourceListError(refusal)
@@ -205,15 +194,11 @@ def parse(data: bytes, *, is_cancelled: Callable[[], bool] = _never) -> Envelope
 
 
 def _parse_yaml(data: bytes, is_cancelled: Callable[[], bool]) -> dict[str, object]:
-    """The fields of the one document that matter. The whole stream is read first: a syntax error is the best reason."""
-    loader = CBaseLoader(data)
+    """The fields of the one document that matter."""
     try:
-        reader = _EventReader(loader, is_cancelled)
-        documents = [document for document in _documents(reader) if document is not None]
-    finally:
-        loader.dispose()
-    if reader.merges_elsewhere and len(documents) == 1 and len(data) <= _MAX_MERGED:
-        documents = _load_merged(data) or documents
+        documents = read_documents(data, ("kind", "apiVersion", "results"), is_cancelled)
+    except UnreadableError as error:
+        raise NotAResourceListError(str(error)) from error
     match documents:
         case []:
             raise NotAResourceListError("it is empty")
@@ -227,121 +212,6 @@ def _parse_yaml(data: bytes, is_cancelled: Callable[[], bool]) -> dict[str, obje
             raise NotAResourceListError(f"it has {len(documents)} YAML documents, not one")
 
 
-def _load_merged(data: bytes) -> list[object]:
-    """The one document with its merge keys resolved; the events have shown that it is not nested too deep."""
-    try:
-        return [document for document in yaml.load_all(data, Loader=yaml.CSafeLoader) if document is not None]
-    except (yaml.YAMLError, ValueError):
-        return []
-
-
-def _documents(reader: _EventReader) -> Iterator[object]:
-    """Every document: of a mapping the fields that matter, of a sequence nothing, of a scalar its text."""
-    while (event := reader.next()) is not None:
-        if isinstance(event, yaml.DocumentStartEvent):
-            root = reader.expect()
-            if isinstance(root, yaml.MappingStartEvent):
-                yield _read_fields(reader)
-            elif isinstance(root, yaml.SequenceStartEvent):
-                reader.skip(root)
-                yield []
-            else:
-                yield reader.value(root)
-
-
-class _EventReader:
-    """Walks the events of libyaml; remembers anchored scalars, since a kind may be an alias."""
-
-    def __init__(self, loader: CBaseLoader, is_cancelled: Callable[[], bool]) -> None:
-        self._loader = loader
-        self._is_cancelled = is_cancelled
-        self._anchored: dict[str, object] = {}
-        self._depth = 0
-        self.merges_elsewhere = False
-        """Whether the top level takes fields from a mapping that stands at another place."""
-
-    def next(self) -> yaml.Event | None:
-        if not self._loader.check_event():  # pyright: ignore[reportUnknownMemberType] - untyped in the stubs
-            return None
-        event = cast(yaml.Event, self._loader.get_event())
-        if isinstance(event, yaml.ScalarEvent):
-            if event.anchor:
-                self._anchored[event.anchor] = _scalar(event)
-            return event
-        self._depth += _nesting(event)
-        if self._depth > _MAX_DEPTH:
-            # The parser's time grows with the square of the depth, and nobody reads such a document.
-            raise NotAResourceListError(f"it is nested deeper than {_MAX_DEPTH} levels")
-        if self._is_cancelled():
-            raise NotAResourceListError("nobody waits for it any more")
-        return event
-
-    def expect(self) -> yaml.Event:
-        event = self.next()
-        if event is None:
-            raise NotAResourceListError("it ends in the middle of a document")
-        return event
-
-    def skip(self, event: yaml.Event) -> None:
-        """Read to the end of the node that starts with `event`."""
-        depth = _nesting(event)
-        while depth > 0:
-            depth += _nesting(self.expect())
-
-    def value(self, event: yaml.Event, depth: int = 0) -> object:
-        """The node that starts with `event` as strings, lists and dicts; what is nested too deep is left out."""
-        if isinstance(event, yaml.ScalarEvent):
-            return _scalar(event)
-        if isinstance(event, yaml.AliasEvent):
-            return self._anchored.get(event.anchor or "")
-        if depth >= _MAX_RESULT_DEPTH:
-            self.skip(event)
-            return None
-        if isinstance(event, yaml.SequenceStartEvent):
-            return [self.value(item, depth + 1) for item in self._until(yaml.SequenceEndEvent)]
-        pairs = [
-            (self.value(key, depth + 1), self.value(self.expect(), depth + 1))
-            for key in self._until(yaml.MappingEndEvent)
-        ]
-        return {key: value for key, value in pairs if isinstance(key, str)}
-
-    def _until(self, end: type[yaml.Event]) -> Iterator[yaml.Event]:
-        while not isinstance(event := self.expect(), end):
-            yield event
-
-
-def _scalar(event: yaml.ScalarEvent) -> str | None:
-    """Its text; nothing for the ways to write null."""
-    is_plain = event.style in (None, "") and event.tag is None
-    return None if is_plain and event.value in _NULLS else event.value
-
-
-def _nesting(event: yaml.Event) -> int:
-    if isinstance(event, yaml.CollectionStartEvent):
-        return 1
-    return -1 if isinstance(event, yaml.CollectionEndEvent) else 0
-
-
-def _read_fields(reader: _EventReader, *, is_merged: bool = False) -> dict[str, object]:
-    """The fields of the envelope that matter, to the end of the mapping."""
-    fields: dict[str, object] = {}
-    merged: dict[str, object] = {}
-    while not isinstance(event := reader.expect(), yaml.MappingEndEvent):
-        key = reader.value(event)
-        value = reader.expect()
-        if key == _MERGE and not is_merged:
-            if isinstance(value, yaml.MappingStartEvent):
-                merged = _read_fields(reader, is_merged=True) | merged
-            else:
-                reader.merges_elsewhere = True
-                reader.skip(value)
-        elif isinstance(key, str) and key in ("kind", "apiVersion", "results"):
-            fields[key] = reader.value(value)
-        else:
-            reader.skip(value)
-    return merged | fields
-
-
 # --- the verdict, shared by both ----------------------------------------------------------------------------------
 
 
@@ -353,13 +223,3 @@ def _refusal(kind: object, api_version: object) -> str | None:
     if api_version is not None and not (isinstance(api_version, str) and api_version.startswith(GROUP_PREFIX)):
         return f"its apiVersion is {json.dumps(api_version)[:200]}, not one of {GROUP_PREFIX}"
     return None
-
-
-def _reason_of(error: yaml.YAMLError) -> str:
-    """libyaml's reason on one line."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        context = f"{error.context}: " if error.context else ""
-        return f"yaml: {where}{context}{error.problem}"
-    return "yaml: " + " ".join(str(error).split())
