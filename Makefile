@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format e2e bench proto lock clean
+.PHONY: help setup run test check format e2e bench wrapper proto lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,8 @@ setup: $(VENV)/.dev ## install everything for development into .venv (run and te
 run: $(VENV)/.run ## start the service on port 9445 with the functions of this repository
 	exec krm-runner serve --disable-runtimes=pod --functions=functions --config=config.yaml $(ARGS)
 
-test: $(VENV)/.dev ## fast tests: unit and integration
+test: $(VENV)/.dev ## fast tests: unit and integration, of the wrapper server too
+	@sh wrapper/test.sh
 	pytest tests/unit tests/integration $(PYTEST_FLAGS)
 
 e2e: $(VENV)/.dev ## tests that need the machine: Go clients, cgroups, load
@@ -31,10 +32,15 @@ check: $(VENV)/.dev ## formatting, lint, types, import contracts, generated code
 	mypy
 	pyright
 	sh proto/check.sh
+	@sh wrapper/check.sh
 
 format: $(VENV)/.dev ## format the code and mend what lint can mend
 	ruff check --fix .
 	ruff format .
+	@if command -v cargo >/dev/null; then cd wrapper && cargo fmt; fi
+
+wrapper: ## build the wrapper server: wrapper/target/release/wrapper-server
+	sh wrapper/build.sh
 
 bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--help)
 	python -m bench.envelope
@@ -42,6 +48,7 @@ bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--he
 
 proto: $(VENV)/.dev ## generate code from proto/
 	python -m grpc_tools.protoc -Iproto --python_out=src/krm_runner/rpc/_generated --pyi_out=src/krm_runner/rpc/_generated evaluator.proto
+	python proto/descriptors.py wrapper/src/rpc/descriptors.bin
 
 lock: $(VENV)/.dev ## pin the newest versions of all dependencies, with hashes
 	for name in run dev go; do \
@@ -50,7 +57,7 @@ lock: $(VENV)/.dev ## pin the newest versions of all dependencies, with hashes
 	done
 
 clean: ## remove everything that was built here
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist wrapper/target
 
 $(BIN)/python:
 	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)"

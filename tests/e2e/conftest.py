@@ -8,22 +8,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from integration.conftest import Installation
+from support.machine import ROOT, missing
 
-ROOT = Path(__file__).parent.parent.parent
 TOOLS = ROOT / ".cache" / "tools"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
-
-
-def missing(what: str) -> NoReturn:
-    """In CI nothing is skipped."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{what}: must not be missing in CI")
-    pytest.skip(what)
 
 
 @pytest.fixture

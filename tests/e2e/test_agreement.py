@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.conftest import ROOT, missing
+from support.machine import ROOT, missing
 
 PACKAGES = sorted((Path(__file__).parent / "agreement").glob("*.yaml"))
 

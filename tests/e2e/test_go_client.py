@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conftest import ROOT
+from support.machine import ROOT
 from support.runner import RunnerProcess
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conftest import missing
 from integration.conftest import Installation
 from support.client import Answer, Client
+from support.machine import missing
 from support.runner import RunnerProcess
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"

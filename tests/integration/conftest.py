@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.runner import RunnerProcess, write_config, write_function
+from support.wrapper import built_wrapper
 
 IMAGE = "example.com/test/{name}:v1"
 
@@ -53,6 +54,12 @@ class Installation:
 def installation(tmp_path: Path) -> Iterator[Installation]:
     with ExitStack() as stack:
         yield Installation(tmp_path, stack)
+
+
+@pytest.fixture(scope="session")
+def wrapper_server() -> Path:
+    """The wrapper server's program."""
+    return built_wrapper()
 
 
 @pytest.fixture

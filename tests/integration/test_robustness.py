@@ -20,7 +20,8 @@ from krm_runner.process.watcher import READABLE, Watcher
 from krm_runner.rpc.wire import encode_request
 from support.client import METHOD, Client
 from support.processes import command_lines, eventually
-from support.runner import RunnerProcess, free_port
+from support.runner import RunnerProcess
+from support.server import free_port
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 COPY = "#!/bin/sh\nexec cat\n"

@@ -1,4 +1,4 @@
-"""All of tests/vectors against the exec runtime, over real gRPC, with real processes."""
+"""All of tests/vectors against the exec runtime and the wrapper server, over real gRPC, with real processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +15,8 @@ import yaml
 from support.client import Answer, Client, answer_of
 from support.processes import children, command_lines, eventually, pipes
 from support.runner import RunnerProcess, write_config, write_function
+from support.server import ServerProcess
+from support.wrapper import WrapperProcess
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 DEFAULT_LIMIT = 6291456
@@ -69,11 +70,14 @@ class Vector:
 
 
 def load_vectors() -> list[Vector]:
-    vectors = [Vector(path.stem, yaml.safe_load(path.read_text())) for path in sorted(VECTORS.glob("*.yaml"))]
-    return [vector for vector in vectors if "exec" in vector.data.get("runtimes", ["exec"])]
+    return [Vector(path.stem, yaml.safe_load(path.read_text())) for path in sorted(VECTORS.glob("*.yaml"))]
 
 
 ALL = load_vectors()
+
+
+def of(runtime: str) -> list[Vector]:
+    return [vector for vector in ALL if runtime in vector.data.get("runtimes", ["exec", "wrapper"])]
 
 
 class Runners:
@@ -81,19 +85,19 @@ class Runners:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        for vector in ALL:
+        for vector in of("exec"):
             vector.install(directory / "functions")
-        write_config(directory / "config.yaml", {vector.name: [vector.own_image] for vector in ALL})
+        write_config(directory / "config.yaml", {vector.name: [vector.own_image] for vector in of("exec")})
         self.started: dict[int, RunnerProcess] = {}
 
-    def with_limit(self, limit: int) -> RunnerProcess:
-        if limit not in self.started:
-            self.started[limit] = RunnerProcess(
-                f"--max-request-body-size={limit}",
+    def for_vector(self, vector: Vector) -> RunnerProcess:
+        if vector.limit not in self.started:
+            self.started[vector.limit] = RunnerProcess(
+                f"--max-request-body-size={vector.limit}",
                 f"--functions={self._directory / 'functions'}",
                 f"--config={self._directory / 'config.yaml'}",
             )
-        return self.started[limit]
+        return self.started[vector.limit]
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +108,25 @@ def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
         runner.__exit__(None)
 
 
-@pytest.mark.parametrize("vector", ALL, ids=lambda vector: vector.name)
+@pytest.mark.parametrize("vector", of("exec"), ids=lambda vector: vector.name)
 async def test_vector(vector: Vector, runners: Runners) -> None:
+    await try_vector(vector, runners.for_vector(vector))
+
+
+@pytest.mark.parametrize("vector", of("wrapper"), ids=lambda vector: vector.name)
+async def test_vector_in_the_wrapper(vector: Vector, tmp_path: Path, wrapper_server: Path) -> None:
+    vector.install(tmp_path)
+    limit = f"--max-request-body-size={vector.limit}"
+    with WrapperProcess(limit, "--", str(tmp_path / vector.name), program=str(wrapper_server)) as wrapper:
+        await try_vector(vector, wrapper)
+        await has_nothing_left(wrapper)
+
+
+async def try_vector(vector: Vector, server: ServerProcess) -> None:
     assert set(vector.data) <= FIELDS
     assert set(vector.data["expect"]) <= EXPECTATIONS
-    runner = runners.with_limit(vector.limit)
     limits = (("grpc.max_receive_message_length", vector.limit), ("grpc.max_send_message_length", -1))
-    async with Client(runner.address, limits) as client:
+    async with Client(server.address, limits) as client:
         call = client.start(vector.image, vector.input(), timeout=vector.data.get("deadline_seconds", 60))
         if "cancel_after_seconds" in vector.data:
             await asyncio.sleep(vector.data["cancel_after_seconds"])
@@ -156,15 +172,11 @@ async def test_nothing_is_left_after_all_of_them(runners: Runners) -> None:
     """Runs last in this module: no process, no pipe, no log line of a defect in any of the runners."""
     assert runners.started
     for runner in runners.started.values():
-        await eventually(partial(_has_no_children, runner.pid), what="all children reaped")
-        await eventually(partial(_has_no_pipes, runner.pid), what="all pipes closed")
-        assert not [line for line in runner.lines if "level=error" in line]
+        await has_nothing_left(runner)
 
 
-def _has_no_children(pid: int) -> bool:
-    return not children(pid)
-
-
-def _has_no_pipes(pid: int) -> bool:
-    """Its stderr is one; everything else would belong to a call."""
-    return pipes(pid) <= 1
+async def has_nothing_left(server: ServerProcess) -> None:
+    await eventually(lambda: not children(server.pid), what="all children reaped")
+    # Its stderr is one; everything else would belong to a call.
+    await eventually(lambda: pipes(server.pid) <= 1, what="all pipes closed")
+    assert not [line for line in server.lines if "level=error" in line]

@@ -1,0 +1,24 @@
+//! The wrapper server: one static program that serves any function image over gRPC.
+//!
+//! It starts as the command of a function's container, serves `evaluator.FunctionEvaluator`, and runs the image's own
+//! entrypoint once per call: the resource list goes to its stdin, what it writes to stdout is the answer, stderr is
+//! the log. It answers like the exec runtime of the runner; `tests/vectors/` of the repository holds both to it.
+//!
+//! From the bottom up: `envelope` and `verdict` judge what a function wrote, and know nothing of processes; `process`
+//! runs one process and leaves nothing behind; `executor` decides when; `rpc` speaks gRPC; `serve` wires it together.
+//! `applets` are the other programs that this one is when it is called by their names.
+
+pub mod applets;
+pub mod entrypoint;
+pub mod envelope;
+pub mod errors;
+pub mod executor;
+pub mod flags;
+pub mod log;
+pub mod log_excerpt;
+pub mod metrics;
+pub mod metrics_server;
+pub mod process;
+pub mod rpc;
+pub mod serve;
+pub mod verdict;

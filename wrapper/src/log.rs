@@ -1,0 +1,130 @@
+//! Structured lines on stderr, key=value, as the runner writes them.
+//!
+//! Levels follow `--verbosity`: 0 errors, 1 warnings too, 2 one line per call, 3 and more what happens inside. A reader
+//! of stderr that is gone, or that does not read, must never stop a call: lines that cannot be written are lost.
+
+use std::fmt::{Display, Write as _};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+static VERBOSITY: AtomicU8 = AtomicU8::new(2);
+
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+pub enum Level {
+    Error = 0,
+    Warning = 1,
+    Info = 2,
+    Debug = 3,
+}
+
+pub fn set_verbosity(verbosity: u8) {
+    VERBOSITY.store(verbosity, Ordering::Relaxed);
+}
+
+pub fn is_enabled(level: Level) -> bool {
+    level as u8 <= VERBOSITY.load(Ordering::Relaxed)
+}
+
+/// A line that is being put together.
+pub struct Line(Option<String>);
+
+impl Line {
+    pub fn new(level: Level, event: &str) -> Self {
+        if !is_enabled(level) {
+            return Self(None);
+        }
+        let name = match level {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Info => "info",
+            Level::Debug => "debug",
+        };
+        Self(Some(format!("timestamp={}", timestamp(SystemTime::now())))).with("level", name).with("event", event)
+    }
+
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Display) -> Self {
+        if let Some(line) = &mut self.0 {
+            let value = value.to_string();
+            let is_plain = !value.is_empty()
+                && value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'=' && byte != b'\\');
+            let _ = if is_plain { write!(line, " {key}={value}") } else { write!(line, " {key}={}", quoted(&value)) };
+        }
+        self
+    }
+
+    pub fn write(self) {
+        if let Some(mut line) = self.0 {
+            line.push('\n');
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+}
+
+fn quoted(value: &str) -> String {
+    let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\r', "\\r");
+    format!("\"{escaped}\"")
+}
+
+fn timestamp(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86400, since.as_secs() % 86400);
+    let (year, month, day) = civil(days);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:06}Z",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60,
+        since.subsec_micros()
+    )
+}
+
+/// The date so many days after 1970-01-01, by the rules of the Gregorian calendar.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    let mut left = days;
+    loop {
+        let length = if is_leap(year) { 366 } else { 365 };
+        if left < length {
+            break;
+        }
+        left -= length;
+        year += 1;
+    }
+    let february = if is_leap(year) { 29 } else { 28 };
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if left < length {
+            break;
+        }
+        left -= length;
+        month += 1;
+    }
+    (year, month, left + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn timestamps_are_right_around_leap_days() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (1_709_251_199, "2024-02-29T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(seconds)), expected);
+        }
+    }
+
+    #[test]
+    fn values_that_need_it_are_quoted() {
+        let line = Line(Some(String::new())).with("a", "plain").with("b", "two words\n\"x\"").with("c", "");
+        assert_eq!(line.0.unwrap(), r#" a=plain b="two words\n\"x\"" c="""#);
+    }
+}

@@ -1,0 +1,147 @@
+//! What is counted, and how Prometheus reads it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const SECONDS: [f64; 16] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
+
+#[derive(Default)]
+pub struct Metrics(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    evaluations: BTreeMap<&'static str, u64>,
+    exits: BTreeMap<String, u64>,
+    duration: Histogram,
+    queue_wait: Histogram,
+    request_bytes: u64,
+    response_bytes: u64,
+}
+
+#[derive(Default)]
+struct Histogram {
+    buckets: [u64; SECONDS.len()],
+    sum: f64,
+    count: u64,
+}
+
+impl Metrics {
+    /// A call was answered, with this code.
+    pub fn evaluated(&self, code: &'static str, duration: Duration, request_bytes: usize, response_bytes: usize) {
+        let mut counts = self.counts();
+        *counts.evaluations.entry(code).or_default() += 1;
+        counts.duration.record(duration);
+        counts.request_bytes += request_bytes as u64;
+        counts.response_bytes += response_bytes as u64;
+    }
+
+    /// A call got its turn.
+    pub fn waited(&self, duration: Duration) {
+        self.counts().queue_wait.record(duration);
+    }
+
+    /// A function ended by itself, with this exit code or by this signal.
+    pub fn exited(&self, exit: &str) {
+        let mut counts = self.counts();
+        match counts.exits.get_mut(exit) {
+            Some(count) => *count += 1,
+            None => {
+                counts.exits.insert(exit.to_owned(), 1);
+            }
+        }
+    }
+
+    /// Prometheus' text format; the gauges are those of the moment.
+    pub fn render(&self, running: usize, waiting: usize) -> String {
+        let counts = self.counts();
+        let mut text = String::new();
+        counter(&mut text, "evaluations", "Evaluations, by gRPC code", "code", &counts.evaluations);
+        counter(
+            &mut text,
+            "function_exits",
+            "Functions that ended by themselves, by exit code or signal",
+            "exit",
+            &counts.exits,
+        );
+        counts.duration.render(&mut text, "evaluation_duration_seconds", "From the request's arrival to its answer");
+        counts.queue_wait.render(&mut text, "queue_wait_seconds", "How long calls waited for their turn");
+        let single = |value: u64| BTreeMap::from([("", value)]);
+        counter(&mut text, "request_bytes", "Requests received", "", &single(counts.request_bytes));
+        counter(&mut text, "response_bytes", "Responses sent", "", &single(counts.response_bytes));
+        for (name, help, value) in [
+            ("executions_running", "Processes under way", running),
+            ("executions_waiting", "Calls that wait for a process", waiting),
+        ] {
+            let _ = write!(
+                text,
+                "# HELP krm_wrapper_{name} {help}\n# TYPE krm_wrapper_{name} gauge\nkrm_wrapper_{name} {value}\n"
+            );
+        }
+        text
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn counter<K: AsRef<str> + Ord>(text: &mut String, name: &str, help: &str, label: &str, values: &BTreeMap<K, u64>) {
+    let _ = write!(text, "# HELP krm_wrapper_{name}_total {help}\n# TYPE krm_wrapper_{name}_total counter\n");
+    for (key, value) in values {
+        let labels = if label.is_empty() { String::new() } else { format!("{{{label}=\"{}\"}}", key.as_ref()) };
+        let _ = writeln!(text, "krm_wrapper_{name}_total{labels} {value}");
+    }
+}
+
+impl Histogram {
+    fn record(&mut self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        if let Some(index) = SECONDS.iter().position(|bound| seconds <= *bound) {
+            self.buckets[index] += 1;
+        }
+        self.sum += seconds;
+        self.count += 1;
+    }
+
+    fn render(&self, text: &mut String, name: &str, help: &str) {
+        let _ = write!(text, "# HELP krm_wrapper_{name} {help}\n# TYPE krm_wrapper_{name} histogram\n");
+        let mut total = 0;
+        for (bound, count) in SECONDS.iter().zip(self.buckets) {
+            total += count;
+            let _ = writeln!(text, "krm_wrapper_{name}_bucket{{le=\"{bound}\"}} {total}");
+        }
+        let _ = writeln!(text, "krm_wrapper_{name}_bucket{{le=\"+Inf\"}} {}", self.count);
+        let _ = writeln!(text, "krm_wrapper_{name}_sum {}\nkrm_wrapper_{name}_count {}", self.sum, self.count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renders_what_was_counted() {
+        let metrics = Metrics::default();
+        metrics.evaluated("OK", Duration::from_millis(3), 10, 20);
+        metrics.evaluated("OK", Duration::from_secs(600), 10, 20);
+        metrics.exited("0");
+        let text = metrics.render(1, 2);
+        for line in [
+            "krm_wrapper_evaluations_total{code=\"OK\"} 2",
+            "krm_wrapper_function_exits_total{exit=\"0\"} 1",
+            "krm_wrapper_evaluation_duration_seconds_bucket{le=\"0.0025\"} 0",
+            "krm_wrapper_evaluation_duration_seconds_bucket{le=\"0.005\"} 1",
+            "krm_wrapper_evaluation_duration_seconds_bucket{le=\"120\"} 1",
+            "krm_wrapper_evaluation_duration_seconds_bucket{le=\"+Inf\"} 2",
+            "krm_wrapper_evaluation_duration_seconds_sum 600.003",
+            "krm_wrapper_request_bytes_total 20",
+            "krm_wrapper_executions_running 1",
+            "krm_wrapper_executions_waiting 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+}

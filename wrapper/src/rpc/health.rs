@@ -1,0 +1,107 @@
+//! grpc.health.v1: Check, Watch and List. (The crate for it has no List yet.)
+
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::body::Body;
+use tonic::server::{Grpc, ServerStreamingService, UnaryService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use super::evaluate;
+use super::messages::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse, ServingStatus};
+
+pub const SERVICE: &str = "grpc.health.v1.Health";
+
+/// One status for a fixed set of services; the empty name stands for the whole server.
+pub struct Health {
+    status: watch::Receiver<ServingStatus>,
+    change: Mutex<Option<watch::Sender<ServingStatus>>>,
+}
+
+type StatusStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+type Answer<T> = std::future::Ready<Result<Response<T>, Status>>;
+
+impl Health {
+    pub fn new() -> Self {
+        let (change, status) = watch::channel(ServingStatus::Serving);
+        Self { status, change: Mutex::new(Some(change)) }
+    }
+
+    /// Not serving from now on; every Watch is told, and ends.
+    pub fn shut_down(&self) {
+        if let Some(change) = self.change.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            change.send_replace(ServingStatus::NotServing);
+        }
+    }
+
+    pub async fn serve(&self, method: &str, request: http::Request<Body>) -> http::Response<Body> {
+        match method {
+            "Check" => Grpc::new(ProstCodec::default()).unary(Check(self), request).await,
+            "Watch" => Grpc::new(ProstCodec::default()).server_streaming(Watch(self), request).await,
+            "List" => Grpc::new(ProstCodec::default()).unary(List(self), request).await,
+            _ => Status::unimplemented(format!("unknown method {method} of {SERVICE}")).into_http(),
+        }
+    }
+
+    fn current(&self) -> HealthCheckResponse {
+        HealthCheckResponse { status: *self.status.borrow() as i32 }
+    }
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const SERVICES: [&str; 2] = ["", evaluate::SERVICE];
+
+struct Check<'a>(&'a Health);
+
+impl UnaryService<HealthCheckRequest> for Check<'_> {
+    type Response = HealthCheckResponse;
+    type Future = Answer<HealthCheckResponse>;
+
+    fn call(&mut self, request: Request<HealthCheckRequest>) -> Self::Future {
+        let service = &request.get_ref().service;
+        std::future::ready(if SERVICES.contains(&service.as_str()) {
+            Ok(Response::new(self.0.current()))
+        } else {
+            Err(Status::not_found(format!("unknown service \"{service}\"")))
+        })
+    }
+}
+
+struct Watch<'a>(&'a Health);
+
+impl ServerStreamingService<HealthCheckRequest> for Watch<'_> {
+    type Response = HealthCheckResponse;
+    type ResponseStream = StatusStream;
+    type Future = Answer<StatusStream>;
+
+    fn call(&mut self, request: Request<HealthCheckRequest>) -> Self::Future {
+        let is_known = SERVICES.contains(&request.get_ref().service.as_str());
+        let mut sent = None;
+        let statuses = WatchStream::new(self.0.status.clone())
+            .map(move |status| if is_known { status } else { ServingStatus::ServiceUnknown })
+            .filter(move |status| sent.replace(*status) != Some(*status))
+            .map(|status| Ok(HealthCheckResponse { status: status as i32 }));
+        std::future::ready(Ok(Response::new(Box::pin(statuses))))
+    }
+}
+
+struct List<'a>(&'a Health);
+
+impl UnaryService<HealthListRequest> for List<'_> {
+    type Response = HealthListResponse;
+    type Future = Answer<HealthListResponse>;
+
+    fn call(&mut self, _request: Request<HealthListRequest>) -> Self::Future {
+        let statuses = SERVICES.iter().map(|service| ((*service).to_owned(), self.0.current())).collect();
+        std::future::ready(Ok(Response::new(HealthListResponse { statuses })))
+    }
+}

@@ -1,0 +1,85 @@
+//! Which service a request is for.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tonic::Status;
+use tonic::body::Body;
+use tower_service::Service;
+
+use super::evaluate::{self, Evaluation};
+use super::health::{self, Health};
+
+/// The descriptors of what is served, for reflection; `make proto` writes them.
+const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
+
+/// Serves everything on the port.
+#[derive(Clone)]
+pub struct Router<V1, V1Alpha> {
+    evaluation: Arc<Evaluation>,
+    health: Arc<Health>,
+    reflection: V1,
+    old_reflection: V1Alpha,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// What a service of tonic's is.
+pub trait TonicService:
+    Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send + 'static>
+{
+}
+
+impl<S> TonicService for S where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send + 'static>
+{
+}
+
+/// The evaluator and health as given, and reflection about them.
+pub fn router(
+    evaluation: Arc<Evaluation>,
+    health: Arc<Health>,
+) -> Router<impl TonicService + Clone + Send + 'static, impl TonicService + Clone + Send + 'static> {
+    let builder = || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
+    Router {
+        evaluation,
+        health,
+        reflection: builder().build_v1().expect("the descriptors are whole"),
+        old_reflection: builder().build_v1alpha().expect("the descriptors are whole"),
+    }
+}
+
+impl<V1: TonicService, V1Alpha: TonicService> Service<Request<Body>> for Router<V1, V1Alpha> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Answer {
+        let path = request.uri().path();
+        if path == evaluate::METHOD {
+            let evaluation = Arc::clone(&self.evaluation);
+            return Box::pin(async move { Ok(evaluation.serve(request).await) });
+        }
+        let (service, method) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
+        match service {
+            health::SERVICE => {
+                let (health, method) = (Arc::clone(&self.health), method.to_owned());
+                Box::pin(async move { Ok(health.serve(&method, request).await) })
+            }
+            "grpc.reflection.v1.ServerReflection" => Box::pin(self.reflection.call(request)),
+            "grpc.reflection.v1alpha.ServerReflection" => Box::pin(self.old_reflection.call(request)),
+            _ => {
+                let status = Status::unimplemented(format!("unknown method {path}"));
+                Box::pin(async move { Ok(status.into_http()) })
+            }
+        }
+    }
+}

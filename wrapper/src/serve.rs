@@ -1,0 +1,270 @@
+//! The server: what its flags and environment say, wired together, from the start to the last answered call.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+use crate::entrypoint::Entrypoint;
+use crate::executor::{Executor, Limits};
+use crate::flags::{Flag, Flags, Refusal, help};
+use crate::log::{self, Level, Line};
+use crate::metrics::Metrics;
+use crate::metrics_server;
+use crate::process::family::Family;
+use crate::rpc::evaluate::{Evaluation, max_resource_list};
+use crate::rpc::health::Health;
+use crate::rpc::router::router;
+
+const FLAGS: &[Flag] = &[
+    Flag { name: "port", default: "9446", meaning: "port of the gRPC server (0: any free one)" },
+    Flag { name: "max-request-body-size", default: "6291456", meaning: "largest message in bytes, both ways" },
+    Flag { name: "verbosity", default: "2", meaning: "0 errors, 1 warnings, 2 a line per call, 3-5 more" },
+    Flag {
+        name: "max-parallel",
+        default: "0",
+        meaning: "functions at once (0: the CPUs of this container, at least 2)",
+    },
+    Flag { name: "max-queue-length", default: "1000", meaning: "calls that may wait; one more is refused" },
+    Flag { name: "default-timeout", default: "10m", meaning: "deadline of a call that sets none itself" },
+    Flag { name: "shutdown-timeout", default: "25s", meaning: "after SIGTERM: when calls under way are cancelled" },
+];
+
+const USAGE: &str =
+    "Serves one KRM function over gRPC: every call of evaluator.FunctionEvaluator runs the entrypoint once.
+
+usage: wrapper-server [flags] -- ENTRYPOINT [ARGUMENT...]
+       grpc-health-probe -addr HOST:PORT     (the same program, called by that name)
+       cp -a SOURCE/. DESTINATION            (the same)
+
+flags:
+";
+
+/// Where Kubernetes reads why a container ended.
+const TERMINATION_LOG: &str = "/dev/termination-log";
+const STRAYS_INTERVAL: Duration = Duration::from_secs(2);
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+const STREAM_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024 * 1024;
+const FRAME_SIZE: u32 = 256 * 1024;
+const MAX_STREAMS: u32 = 4096;
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+struct Settings {
+    port: u16,
+    message_limit: usize,
+    max_parallel: usize,
+    max_waiting: usize,
+    default_timeout: Duration,
+    shutdown_timeout: Duration,
+    passes_trace_on: bool,
+    metrics: Option<SocketAddr>,
+    command: Vec<OsString>,
+}
+
+/// Why the program ends: exit code and one line.
+struct Failure(u8, String);
+
+pub fn main(arguments: &[OsString]) -> ExitCode {
+    let outcome = Settings::read(arguments).and_then(|settings| {
+        let entrypoint = Entrypoint::find(&settings.command, std::env::var_os("PATH").as_deref());
+        let entrypoint = entrypoint.map_err(|why| Failure(1, why))?;
+        start(settings, entrypoint)
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(0, text)) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(Failure(code, why)) => {
+            let line = format!("wrapper-server: {why}\n");
+            eprint!("{line}");
+            if let Ok(mut log) = OpenOptions::new().write(true).truncate(true).open(TERMINATION_LOG) {
+                let _ = log.write_all(line.as_bytes());
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+impl Settings {
+    fn read(arguments: &[OsString]) -> Result<Self, Failure> {
+        let refused = |refusal| match refusal {
+            Refusal::Help => Failure(0, format!("{USAGE}{}", help(FLAGS))),
+            Refusal::Wrong(why) => Failure(2, why),
+        };
+        let flags = Flags::parse(FLAGS, arguments).map_err(refused)?;
+        let number = |name, least, most| flags.number(name, least, most).map_err(refused);
+        let duration = |name| flags.duration(name).map_err(refused);
+        let variable = |name: &str| std::env::var(name).ok();
+        log::set_verbosity(u8::try_from(number("verbosity", 0, 255)?).unwrap_or(u8::MAX));
+        Ok(Self {
+            port: u16::try_from(number("port", 0, 65535)?).unwrap_or(0),
+            message_limit: number("max-request-body-size", 1024, 2_147_483_647)?,
+            max_parallel: match number("max-parallel", 0, 4096)? {
+                0 => std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2)),
+                set => set,
+            },
+            max_waiting: number("max-queue-length", 0, 1_000_000)?,
+            default_timeout: duration("default-timeout")?,
+            shutdown_timeout: duration("shutdown-timeout")?,
+            passes_trace_on: variable("OTEL_TRACES_EXPORTER")
+                .is_some_and(|exporter| !matches!(exporter.trim(), "" | "none")),
+            metrics: metrics_server::address(variable).map_err(|why| Failure(2, why))?,
+            command: flags.rest,
+        })
+    }
+}
+
+fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
+    let family = Arc::new(Family::default());
+    family.adopt_orphans().map_err(|error| Failure(1, format!("orphans of functions could not be reaped: {error}")))?;
+    give_memory_back();
+    // One thread speaks gRPC; the others each run one function.
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(settings.max_parallel)
+        .thread_keep_alive(Duration::from_secs(60))
+        .thread_stack_size(512 * 1024)
+        .build()
+        .map_err(|error| Failure(1, format!("no event loop: {error}")))?;
+    let outcome = runtime.block_on(serve(settings, entrypoint, Arc::clone(&family)));
+    // Whoever still lives belongs to a call that nobody waits for.
+    family.kill_all();
+    runtime.shutdown_timeout(LAST_ANSWERS);
+    outcome
+}
+
+/// Large messages are given back to the system when they are done, not kept for the next one.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: numbers only, before other threads exist.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 * 1024);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 512 * 1024);
+    }
+}
+
+async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) -> Result<(), Failure> {
+    let started = Instant::now();
+    let listener = listen(settings.port).await?;
+    let address = listener.local_addr().map_or(String::new(), |address| address.to_string());
+    let function = entrypoint.name();
+    let (stop, stopping) = watch::channel(false);
+    let evaluation = Arc::new(Evaluation {
+        executor: Executor::new(
+            entrypoint,
+            Arc::clone(&family),
+            Limits {
+                max_parallel: settings.max_parallel,
+                max_waiting: settings.max_waiting,
+                max_output: max_resource_list(settings.message_limit),
+                message_limit: settings.message_limit,
+            },
+        ),
+        metrics: Metrics::default(),
+        message_limit: settings.message_limit,
+        default_timeout: settings.default_timeout,
+        passes_trace_on: settings.passes_trace_on,
+        stopping,
+    });
+    if let Some(address) = settings.metrics {
+        serve_metrics(address, Arc::clone(&evaluation)).await?;
+    }
+    tokio::spawn(reap_strays(family));
+    let health = Arc::new(Health::new());
+    let end = until_signal(Arc::clone(&health), settings.shutdown_timeout, stop);
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    Line::new(Level::Info, "serving")
+        .with("address", address)
+        .with("function", function)
+        .with("max_parallel", settings.max_parallel)
+        .with("max_request_body_size", settings.message_limit)
+        .with("version", env!("CARGO_PKG_VERSION"))
+        .write();
+    Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME_SIZE)
+        .max_concurrent_streams(MAX_STREAMS)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .serve_with_incoming_shutdown(router(evaluation, health), incoming, end?)
+        .await
+        .map_err(|error| Failure(1, format!("the server failed: {error}")))?;
+    Line::new(Level::Info, "stopped").with("seconds", started.elapsed().as_secs()).write();
+    Ok(())
+}
+
+/// All addresses, of IPv6 as well where there is one.
+async fn listen(port: u16) -> Result<TcpListener, Failure> {
+    let failed = |error: io::Error| Failure(1, format!("cannot listen on port {port}: {error}"));
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map_err(failed)
+        }
+        other => other.map_err(failed),
+    }
+}
+
+async fn serve_metrics(address: SocketAddr, evaluation: Arc<Evaluation>) -> Result<(), Failure> {
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|error| Failure(1, format!("cannot serve metrics on {address}: {error}")))?;
+    tokio::spawn(metrics_server::serve(listener, move || {
+        evaluation.metrics.render(evaluation.executor.running(), evaluation.executor.waiting())
+    }));
+    Ok(())
+}
+
+async fn reap_strays(family: Arc<Family>) {
+    loop {
+        tokio::time::sleep(STRAYS_INTERVAL).await;
+        family.reap_strays();
+    }
+}
+
+/// Ends when a signal asks for the end; health says so at once, and calls that take too long are cancelled later.
+fn until_signal(
+    health: Arc<Health>,
+    shutdown_timeout: Duration,
+    stop: watch::Sender<bool>,
+) -> Result<impl Future<Output = ()>, Failure> {
+    let handler = |kind| signal(kind).map_err(|error| Failure(1, format!("signals cannot be handled: {error}")));
+    let mut terminate = handler(SignalKind::terminate())?;
+    let mut interrupt = handler(SignalKind::interrupt())?;
+    Ok(async move {
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        Line::new(Level::Info, "shutting down")
+            .with("signal", name)
+            .with("within", format_args!("{shutdown_timeout:?}"))
+            .write();
+        health.shut_down();
+        tokio::spawn(async move {
+            // The second signal means: at once.
+            tokio::select! {
+                () = tokio::time::sleep(shutdown_timeout) => {}
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            stop.send_replace(true);
+            // A peer that does not close its connection must not keep us.
+            tokio::time::sleep(LAST_ANSWERS).await;
+            Line::new(Level::Warning, "some connections did not close in time").write();
+            std::process::exit(0);
+        });
+    })
+}

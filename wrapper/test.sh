@@ -1,0 +1,10 @@
+#!/bin/sh
+# Lint, tests and a build of the wrapper server; the vectors are run by pytest against what is built here.
+set -eu
+skipped="building and testing the wrapper server"
+. "$(dirname "$0")/cargo.sh"
+cd "$(dirname "$0")"
+echo "building and testing the wrapper server (the first time takes a minute or two)"
+cargo clippy --quiet --locked --all-targets -- -D warnings
+cargo test --quiet --locked
+sh build.sh
