@@ -12,18 +12,16 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckResponse as HealthResponse
-from grpc_reflection.v1alpha import reflection_pb2
 
 from integration.conftest import Installation
 from krm_runner.rpc.health import Health
 from krm_runner.rpc.wire import encode_request
-from support.client import METHOD, Client
+from support.client import METHOD, Client, check_health, watch_health
 from support.processes import command_lines, eventually
 from support.runner import RunnerProcess, write_config
 
@@ -44,15 +42,6 @@ def run_cli(
         env=dict(os.environ) | (environment or {}),
         check=False,
     )
-
-
-async def check_health(channel: grpc.aio.Channel, service: str = "") -> HealthResponse:
-    call = channel.unary_unary(
-        "/grpc.health.v1.Health/Check",
-        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-        response_deserializer=HealthResponse.FromString,
-    )
-    return await call(health_pb2.HealthCheckRequest(service=service), timeout=10)
 
 
 # --- start --------------------------------------------------------------------------------------------------------
@@ -143,28 +132,7 @@ async def test_without_the_default_config_file_it_warns_and_knows_no_function(tm
             assert (await client.evaluate("set-namespace:v0.4.1", LIST)).code == "NOT_FOUND"
 
 
-# --- health and reflection ----------------------------------------------------------------------------------------
-
-
-async def test_health_check_list_and_unknown_service(installation: Installation) -> None:
-    runner = installation.start()
-    async with Client(runner.address) as client:
-        for service in ("", "evaluator.FunctionEvaluator"):
-            assert (await check_health(client.channel, service)).status == HealthResponse.SERVING
-        with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await check_health(client.channel, "unknown.Service")
-        assert refusal.value.code() == grpc.StatusCode.NOT_FOUND
-        listing = cast(
-            "grpc.aio.UnaryUnaryMultiCallable[bytes, Any]",
-            client.channel.unary_unary(
-                "/grpc.health.v1.Health/List", response_deserializer=vars(health_pb2)["HealthListResponse"].FromString
-            ),
-        )
-        statuses = (await listing(b"", timeout=10)).statuses
-        assert {name: entry.status for name, entry in statuses.items()} == {
-            "": HealthResponse.SERVING,
-            "evaluator.FunctionEvaluator": HealthResponse.SERVING,
-        }
+# --- health -------------------------------------------------------------------------------------------------------
 
 
 async def test_health_says_not_serving_until_it_is_told_otherwise() -> None:
@@ -179,27 +147,6 @@ async def test_health_says_not_serving_until_it_is_told_otherwise() -> None:
         health.set_serving(True)
         assert (await check_health(channel)).status == HealthResponse.SERVING
     await server.stop(None)
-
-
-@pytest.mark.parametrize("version", ["v1", "v1alpha"])
-async def test_reflection_describes_the_services(installation: Installation, version: str) -> None:
-    runner = installation.start()
-    async with Client(runner.address) as client:
-        reflect = client.channel.stream_stream(
-            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-        )
-        requests = iter(
-            [
-                reflection_pb2.ServerReflectionRequest(list_services=""),
-                reflection_pb2.ServerReflectionRequest(file_containing_symbol="evaluator.FunctionEvaluator"),
-            ]
-        )
-        answers = [answer async for answer in reflect(requests, timeout=10)]
-    services = {service.name for service in answers[0].list_services_response.service}
-    assert {"evaluator.FunctionEvaluator", "grpc.health.v1.Health"} <= services
-    assert b"EvaluateFunctionRequest" in answers[1].file_descriptor_response.file_descriptor_proto[0]
 
 
 # --- configuration that changes -------------------------------------------------------------------------------------
@@ -240,12 +187,7 @@ async def test_a_signal_ends_it_without_losing_a_call(installation: Installation
     quick = installation.add("quick", COPY)
     runner = installation.start("--shutdown-delay=1s")
     async with Client(runner.address) as client:
-        watch = client.channel.unary_stream(
-            "/grpc.health.v1.Health/Watch",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=HealthResponse.FromString,
-        )(health_pb2.HealthCheckRequest())
-        statuses = aiter(watch)
+        statuses = watch_health(client.channel)
         assert (await anext(statuses)).status == HealthResponse.SERVING
         under_way = asyncio.create_task(client.evaluate(image, LIST))
         await asyncio.sleep(0.3)

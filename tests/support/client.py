@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import quote
@@ -9,6 +10,7 @@ from urllib.parse import quote
 import grpc
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from krm_runner.rpc._generated.evaluator_pb2 import EvaluateFunctionRequest, EvaluateFunctionResponse
 
@@ -95,3 +97,23 @@ def _answer_of_error(error: grpc.aio.AioRpcError) -> Answer:
                 elif detail.Unpack(retry):
                     retry_delay = retry.retry_delay.ToTimedelta().total_seconds()
     return Answer(error.code().name, message, reason=reason, facts=facts, retry_delay=retry_delay, trailers_size=size)
+
+
+async def check_health(channel: grpc.aio.Channel, service: str = "") -> HealthCheckResponse:
+    """One answer of Check."""
+    call = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=HealthCheckRequest.SerializeToString,
+        response_deserializer=HealthCheckResponse.FromString,
+    )
+    return await call(HealthCheckRequest(service=service), timeout=10)
+
+
+def watch_health(channel: grpc.aio.Channel, service: str = "") -> AsyncIterator[HealthCheckResponse]:
+    """The answers of Watch."""
+    call = channel.unary_stream(
+        "/grpc.health.v1.Health/Watch",
+        request_serializer=HealthCheckRequest.SerializeToString,
+        response_deserializer=HealthCheckResponse.FromString,
+    )
+    return aiter(call(HealthCheckRequest(service=service)))

@@ -51,6 +51,12 @@ def pipes(pid: int) -> int:
     return sum(1 for target in open_descriptors(pid) if target.startswith("pipe:") or "pidfd" in target)
 
 
+def resident_kib(pid: int) -> int:
+    """How much memory a process holds now."""
+    status = (PROC / str(pid) / "status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
+
+
 async def eventually(condition: Callable[[], bool], *, what: str, seconds: float = 20) -> None:
     """Waits until the condition holds; fails the test when it never does."""
     async with asyncio.timeout(seconds) as limit:

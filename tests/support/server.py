@@ -51,7 +51,12 @@ class ServerProcess:
         self._arrival = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._wait_until_listening()
+        try:
+            self._wait_until_listening()
+        except AssertionError:
+            self.process.kill()
+            self._close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -93,6 +98,9 @@ class ServerProcess:
             self.process.send_signal(signal.SIGTERM)
             time.sleep(0.05)
             self.process.send_signal(signal.SIGTERM)
+        self._close()
+
+    def _close(self) -> None:
         self.wait()
         assert self.process.stderr is not None
         self.process.stderr.close()

@@ -57,7 +57,7 @@ impl Options {
         for letter in text[1..].chars() {
             match letter {
                 'a' => self = Options { recursive: true, preserve: true, keep_links: true },
-                'r' | 'R' => self.recursive = true,
+                'r' | 'R' => (self.recursive, self.keep_links) = (true, true),
                 'p' => self.preserve = true,
                 'd' | 'P' => self.keep_links = true,
                 'f' | 'v' => {}
