@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any, cast
 
@@ -176,6 +177,14 @@ def test_hostile_output_is_looked_at_once(data: bytes) -> None:
     assert recognise(data) is None
     with pytest.raises(NotAResourceListError):
         parse(data)
+
+
+@pytest.mark.parametrize("entry", ["{{<<: [*a{0}, *a{0}]}}", "[*a{0}, *a{0}]", "{{x: *a{0}, y: *a{0}}}"])
+def test_aliases_that_stand_for_more_than_any_memory_holds_are_not_followed(entry: str) -> None:
+    levels = "".join(f"a{level}: &a{level} {entry.format(level - 1)}\n" for level in range(1, 200))
+    for end in ("<<: *a199\nkind: ResourceList\n", "b: &b {kind: *a199}\n<<: *b\n", "b: &b {results: *a199}\n<<: *b\n"):
+        with contextlib.suppress(NotAResourceListError):
+            parse(f"a0: &a0 {{x: y}}\n{levels}{end}".encode())
 
 
 def test_a_parse_that_nobody_waits_for_ends() -> None:

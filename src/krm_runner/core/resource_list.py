@@ -44,7 +44,7 @@ class Envelope:
 # Quantifiers are possessive where they can be: a function's output must not make a match slow or large.
 _BLANK_LINES = rb"(?:[ ]*+(?:#[^\n]*+)?\r?\n)*+"
 _LEADING = re.compile(
-    rb"(?:\xef\xbb\xbf)?" + _BLANK_LINES + rb"(?:---[ \t]*+(?:#[^\n]*+)?\r?\n" + _BLANK_LINES + rb")?"
+    rb"(?:\xef\xbb\xbf)?" + _BLANK_LINES + rb"(?:---(?:[ \t]++(?:#[^\n]*+)?)?\r?\n" + _BLANK_LINES + rb")?"
 )
 """A byte order mark, empty lines, comments and one `---` may come before the envelope."""
 

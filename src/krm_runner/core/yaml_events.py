@@ -12,11 +12,12 @@ from typing import cast
 
 import yaml
 from yaml import CBaseLoader
+from yaml.reader import ReaderError
+
+from krm_runner.core.yaml_merge import MERGE, NULLS, load_merged
 
 _MAX_DEPTH = 1000
 _MAX_VALUE_DEPTH = 16
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-_MERGE = "<<"
 _MAX_MERGED = 256 * 1024
 """Merge keys that refer to another place are resolved in documents up to this size: it takes a whole parse."""
 
@@ -39,16 +40,9 @@ def read_documents(data: bytes, names: Collection[str], is_cancelled: Callable[[
     finally:
         loader.dispose()
     if reader.merges_elsewhere and len(documents) == 1 and len(data) <= _MAX_MERGED:
-        return _load_merged(data) or documents
+        merged = load_merged(data)
+        return documents if merged is None else [merged]
     return documents
-
-
-def _load_merged(data: bytes) -> list[object]:
-    """The one document with its merge keys resolved; the events have shown that it is not nested too deep."""
-    try:
-        return [document for document in yaml.load_all(data, Loader=yaml.CSafeLoader) if document is not None]
-    except (yaml.YAMLError, ValueError):
-        return []
 
 
 def _documents(reader: _EventReader, names: Collection[str]) -> Iterator[object]:
@@ -129,7 +123,7 @@ class _EventReader:
 def _scalar(event: yaml.ScalarEvent) -> str | None:
     """Its text; nothing for the ways to write null."""
     is_plain = event.style in (None, "") and event.tag is None
-    return None if is_plain and event.value in _NULLS else event.value
+    return None if is_plain and event.value in NULLS else event.value
 
 
 def _nesting(event: yaml.Event) -> int:
@@ -145,7 +139,7 @@ def _read_fields(reader: _EventReader, names: Collection[str], *, is_merged: boo
     while not isinstance(event := reader.expect(), yaml.MappingEndEvent):
         key = reader.value(event)
         value = reader.expect()
-        if key == _MERGE and not is_merged:
+        if key == MERGE and not is_merged:
             if isinstance(value, yaml.MappingStartEvent):
                 merged = _read_fields(reader, names, is_merged=True) | merged
             else:
@@ -160,6 +154,11 @@ def _read_fields(reader: _EventReader, names: Collection[str], *, is_merged: boo
 
 def _reason_of(error: yaml.YAMLError) -> str:
     """libyaml's reason on one line."""
+    if isinstance(error, ReaderError):
+        # It is -1 where there is no character to speak of.
+        character = cast(int, error.character)
+        shown = f" #x{character:04x}" if character >= 0 else ""
+        return f"yaml: byte {error.position + 1}: {error.reason}{shown}"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

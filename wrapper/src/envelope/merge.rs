@@ -8,12 +8,17 @@ use std::rc::Rc;
 use super::value::Value;
 use super::yaml::{Event, EventReader, scalar};
 
-/// The top level of the one document with its merge keys resolved; nothing if it cannot be composed.
+/// The top level of the first mapping of the stream, merge keys resolved; nothing if that cannot be done.
 pub fn load_merged(data: &[u8]) -> Option<Value> {
     let mut reader = EventReader::new(data, &|| false);
-    while !matches!(reader.next().ok()??, Event::DocumentStart) {}
-    let root = reader.expect().ok()?;
-    let root = Composer { reader: &mut reader, anchors: HashMap::new() }.compose(root)?;
+    let root = loop {
+        while !matches!(reader.next().ok()??, Event::DocumentStart) {}
+        let root = reader.expect().ok()?;
+        let root = Composer { reader: &mut reader, anchors: HashMap::new() }.compose(root)?;
+        if matches!(&*root, Node::Mapping(_)) {
+            break root;
+        }
+    };
     let Node::Mapping(entries) = &*root else { return None };
     let mut budget = Budget(MAX_STEPS);
     let mut fields = Vec::new();

@@ -297,10 +297,9 @@ fn reason(parser: &libyaml::yaml_parser_t) -> String {
     let (problem, context) = unsafe { (text(parser.problem.cast()), text(parser.context.cast())) };
     let problem = problem.unwrap_or_else(|| "it cannot be read".into());
     if parser.error == libyaml::YAML_READER_ERROR {
-        return format!(
-            "yaml: unacceptable character #x{:04x}: {problem} in \"<byte string>\", position {}",
-            parser.problem_value, parser.problem_offset
-        );
+        // It is -1 where there is no character to speak of.
+        let character = u32::try_from(parser.problem_value).map_or(String::new(), |value| format!(" #x{value:04x}"));
+        return format!("yaml: byte {}: {problem}{character}", parser.problem_offset + 1);
     }
     let mark = &parser.problem_mark;
     let context = context.map_or(String::new(), |context| format!("{context}: "));
