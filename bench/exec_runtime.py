@@ -7,30 +7,34 @@ ratio. See docs/performance.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
-import re
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import cast
 
 from bench import inputs, programs, table
+from bench.measure import (
+    CALLERS,
+    SIZES,
+    BenchmarkError,
+    Laps,
+    Sample,
+    number,
+    progress,
+    ratios,
+    run_report,
+    sample_of,
+    through,
+    update,
+)
 from bench.programs import Function, LoadGenerator
-from bench.runner import CpuSeconds, Runner, image_of
+from bench.server import CpuSeconds, Server, image_of, runner
 from bench.table import Column
-
-SIZES = {"2KB": 2_000, "100KB": 100_000, "5MB": 5_000_000}
-CALLERS = (1, 8, 32)
-_SLACK_SECONDS = 300
-_WARM_UP_CALLS = 1
 
 COLUMNS = (
     Column("", "function", left=True),
@@ -53,10 +57,6 @@ COLUMNS = (
 )
 
 
-class BenchmarkError(Exception):
-    """A figure would be worthless; the message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """One row of the table."""
@@ -64,50 +64,6 @@ class Case:
     function: Function
     size: str
     callers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One round of one side."""
-
-    calls: int
-    seconds: float
-    p50_ms: float
-    p99_ms: float
-    own_cpu: float
-    """Of the bare loop, or of the runner."""
-    function_cpu: float
-    load_cpu: float = 0.0
-    executions: int = 0
-    """Calls and the load generator's first one, which the counters of CPU time include."""
-
-
-class Laps:
-    """All rounds of one side of a row, put together."""
-
-    def __init__(self) -> None:
-        self.samples: list[Sample] = []
-
-    @property
-    def rate(self) -> float:
-        """Calls per second."""
-        return self._sum(lambda sample: sample.calls) / self._sum(lambda sample: sample.seconds)
-
-    @property
-    def rates(self) -> list[float]:
-        """Calls per second, round by round."""
-        return [sample.calls / sample.seconds for sample in self.samples]
-
-    def median(self, of: Callable[[Sample], float]) -> float:
-        """Of the rounds."""
-        return statistics.median(of(sample) for sample in self.samples)
-
-    def ms_per_call(self, of: Callable[[Sample], float]) -> float:
-        """Of CPU time."""
-        return self._sum(of) / self._sum(lambda sample: sample.executions) * 1e3
-
-    def _sum(self, of: Callable[[Sample], float]) -> float:
-        return sum(of(sample) for sample in self.samples)
 
 
 class Bench:
@@ -139,91 +95,55 @@ class Bench:
             directory.mkdir()
             data = directory / "input.yaml"
             data.write_bytes(inputs.generated(SIZES[size], function.config))
-            with Runner(directory, [function.executable], self._flags) as runner:
+            with runner(directory, [function.executable], self._flags) as server:
                 for case in group:
                     where = f"[{len(rows) + 1}/{len(cases)} {time.monotonic() - started:.0f}s]"
                     progress(f"{where} {function.name}, {size}, callers: {case.callers} ...")
-                    rows.append(self._row(case, data, runner))
+                    rows.append(self._row(case, data, server))
                     progress(f"{where} ratio {rows[-1][5]}")
         return rows
 
-    def _row(self, case: Case, data: Path, runner: Runner) -> list[str]:
-        bare, through = Laps(), Laps()
-        runner.forget_peak_memory()
+    def _row(self, case: Case, data: Path, server: Server) -> list[str]:
+        bare, ours = Laps(), Laps()
+        server.forget_peak_memory()
         for _ in range(self._rounds):
             bare.samples.append(self._bare(case, data))
-            through.samples.append(self._through_runner(case, data, runner))
-        ratios = [ours / floor for ours, floor in zip(through.rates, bare.rates, strict=True)]
+            ours.samples.append(
+                through(
+                    server,
+                    self._load,
+                    callers=case.callers,
+                    seconds=self._seconds,
+                    image=image_of(case.function.executable),
+                    data=data,
+                )
+            )
         return [
             case.function.name,
             case.size,
             str(case.callers),
             number(bare.rate),
-            number(through.rate),
-            f"{through.rate / bare.rate:.2f}",
-            f"{min(ratios):.2f}-{max(ratios):.2f}",
-            *(number(side.median(lambda sample: sample.p50_ms)) for side in (bare, through)),
-            *(number(side.median(lambda sample: sample.p99_ms)) for side in (bare, through)),
+            number(ours.rate),
+            f"{ours.rate / bare.rate:.2f}",
+            ratios(ours.rates, bare.rates),
+            *(number(side.median(lambda sample: sample.p50_ms)) for side in (bare, ours)),
+            *(number(side.median(lambda sample: sample.p99_ms)) for side in (bare, ours)),
             f"{bare.ms_per_call(lambda sample: sample.own_cpu):.2f}",
             f"{bare.ms_per_call(lambda sample: sample.function_cpu):.2f}",
-            f"{through.ms_per_call(lambda sample: sample.own_cpu):.2f}",
-            f"{through.ms_per_call(lambda sample: sample.function_cpu):.2f}",
-            f"{through.ms_per_call(lambda sample: sample.load_cpu):.2f}",
-            f"{runner.peak_memory() / 1e6:.0f}",
+            f"{ours.ms_per_call(lambda sample: sample.own_cpu):.2f}",
+            f"{ours.ms_per_call(lambda sample: sample.function_cpu):.2f}",
+            f"{ours.ms_per_call(lambda sample: sample.load_cpu):.2f}",
+            f"{server.peak_memory() / 1e6:.0f}",
         ]
 
     def _bare(self, case: Case, data: Path) -> Sample:
-        report = self._report(
-            str(self._bare_loop), str(self._seconds), str(case.callers), str(data), str(case.function.executable)
+        report = run_report(
+            *(str(self._bare_loop), str(self._seconds), str(case.callers), str(data), str(case.function.executable)),
+            seconds=self._seconds,
         )
-        return _sample(
+        return sample_of(
             report, CpuSeconds(report["cpu_seconds"], report["functions_cpu_seconds"]), load=0, more_executions=0
         )
-
-    def _through_runner(self, case: Case, data: Path, runner: Runner) -> Sample:
-        before = runner.cpu()
-        report = self._report(
-            *self._load.command,
-            *(f"-port={runner.port}", f"-seconds={self._seconds}", f"-callers={case.callers}"),
-            *(f"-image={image_of(case.function.executable)}", f"-input={data}"),
-        )
-        cpu = runner.cpu().since(before)
-        return _sample(report, cpu, load=report["cpu_seconds"], more_executions=_WARM_UP_CALLS)
-
-    def _report(self, *command: str) -> dict[str, float]:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=self._seconds + _SLACK_SECONDS, check=False
-        )
-        if done.returncode:
-            raise BenchmarkError(f"{Path(command[0]).name} failed: {done.stderr.strip()}")
-        report = json.loads(done.stdout)
-        if report["failures"]:
-            raise BenchmarkError(f"{report['failures']} calls failed: {report.get('failure', 'exit code not 0')}")
-        return cast(dict[str, float], report)
-
-
-def _sample(report: dict[str, float], cpu: CpuSeconds, *, load: float, more_executions: int) -> Sample:
-    calls = int(report["calls"])
-    return Sample(
-        calls=calls,
-        seconds=report["seconds"],
-        p50_ms=report["p50_ms"],
-        p99_ms=report["p99_ms"],
-        own_cpu=cpu.runner,
-        function_cpu=cpu.functions,
-        load_cpu=load,
-        executions=calls + more_executions,
-    )
-
-
-def number(value: float) -> str:
-    """Three digits that matter."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def progress(line: str) -> None:
-    """What goes on, for whoever waits."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def chosen(arguments: argparse.Namespace, functions: Sequence[Function]) -> list[Case]:
@@ -256,15 +176,6 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def update(document: Path, rendered: str) -> None:
-    """Replace what stands between the marks."""
-    content = document.read_text()
-    marked = re.compile(r"(?<=<!-- measured -->\n).*?(?=<!-- /measured -->)", re.DOTALL)
-    if not marked.search(content):
-        raise BenchmarkError(f"{document} has no marks <!-- measured --> and <!-- /measured -->")
-    document.write_text(marked.sub(lambda _: f"\n{rendered}\n\n", content, count=1))
-
-
 def main() -> None:
     """Measure and print."""
     arguments = parse_arguments()
@@ -294,7 +205,7 @@ def main() -> None:
     rendered = f"{about}\n\n{render(COLUMNS, rows)}"
     print(rendered)
     if arguments.update:
-        update(arguments.update, rendered)
+        update(arguments.update, "measured", rendered)
 
 
 if __name__ == "__main__":

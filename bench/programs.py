@@ -1,4 +1,4 @@
-"""What the benchmark of the exec runtime needs besides the runner, built into .cache/ on first use.
+"""What the benchmarks need besides the runner, built into .cache/ on first use.
 
 Two C programs always; a load generator and two functions of the catalog in Go where there is a Go toolchain. Without
 one a slower load generator in Python takes over, and the catalog's functions are left out.
@@ -62,6 +62,23 @@ def load_generator() -> LoadGenerator:
     program = _BUILT / "load"
     _run("go", "build", "-buildvcs=false", "-o", str(program), ".", cwd=_BENCH / "load")
     return LoadGenerator("Go", (str(program),))
+
+
+def go_wrapper() -> Path:
+    """A minimal wrapper server in Go, for comparison."""
+    if shutil.which("go") is None:
+        raise MissingToolError("no Go toolchain: there is nothing to compare the wrapper server with")
+    program = _BUILT / "go_wrapper"
+    _run("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", str(program), ".", cwd=_BENCH / "go_wrapper")
+    return program
+
+
+def wrapper_server() -> Path:
+    """Ours."""
+    if shutil.which("cargo") is None:
+        raise MissingToolError("no cargo: the wrapper server cannot be built")
+    _run("sh", str(_ROOT / "wrapper" / "build.sh"))
+    return _ROOT / "wrapper" / "target" / "release" / "wrapper-server"
 
 
 def functions() -> list[Function]:

@@ -80,7 +80,7 @@ async def test_reflection_describes_the_services(server: ServerProcess, version:
 async def test_an_unknown_method_is_unimplemented(server: ServerProcess) -> None:
     async with Client(server.address) as client:
         for service in ("evaluator.FunctionEvaluator", "grpc.health.v1.Health", "nonsense.Service"):
-            method = client.channel.unary_unary(f"/{service}/Nonsense")
+            method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = client.channel.unary_unary(f"/{service}/Nonsense")
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
-                await cast("grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]", method)(b"", timeout=10)
+                await method(b"", timeout=10)
             assert refusal.value.code() == grpc.StatusCode.UNIMPLEMENTED

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse as HealthResponse
 
@@ -176,7 +177,9 @@ async def test_the_trace_of_the_call_is_passed_on_only_when_tracing_is_on(pod: P
     for exporter, expected in (("otlp", f"{parent} a=b x"), ("none", "  x")):
         wrapper = pod.start(script, environment={"OTEL_TRACES_EXPORTER": exporter, "OWN": "x"})
         async with Client(wrapper.address) as client:
-            call = client.channel.unary_unary(METHOD, response_deserializer=EvaluateFunctionResponse.FromString)
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, EvaluateFunctionResponse] = client.channel.unary_unary(
+                METHOD, response_deserializer=EvaluateFunctionResponse.FromString
+            )
             response = await call(
                 encode_request(IMAGE, LIST), timeout=10, metadata=(("traceparent", parent), ("tracestate", "a=b"))
             )

@@ -38,6 +38,7 @@ pub struct Executor {
     admission: Semaphore,
     places: Arc<Semaphore>,
     calls: AtomicUsize,
+    entered: AtomicUsize,
     running: Arc<AtomicUsize>,
     limits: Limits,
 }
@@ -67,6 +68,7 @@ impl Executor {
             admission: Semaphore::new(limits.max_parallel + ADMITTED_AHEAD),
             places: Arc::new(Semaphore::new(limits.max_parallel)),
             calls: AtomicUsize::new(0),
+            entered: AtomicUsize::new(0),
             running: Arc::new(AtomicUsize::new(0)),
             limits,
         }
@@ -82,6 +84,11 @@ impl Executor {
         self.running.load(Ordering::Relaxed)
     }
 
+    /// How many calls there were, since the start.
+    pub fn entered(&self) -> usize {
+        self.entered.load(Ordering::Relaxed)
+    }
+
     /// How many calls wait for one.
     pub fn waiting(&self) -> usize {
         self.calls.load(Ordering::Relaxed).saturating_sub(self.running())
@@ -89,6 +96,7 @@ impl Executor {
 
     /// A call comes; it is refused when too many wait already.
     pub fn enter(&self) -> Result<Ticket<'_>, EvaluationError> {
+        self.entered.fetch_add(1, Ordering::Relaxed);
         let ahead = self.calls.fetch_add(1, Ordering::Relaxed);
         let ticket = Ticket { executor: self, arrived: Instant::now() };
         if ahead >= self.limits.max_parallel + self.limits.max_waiting {

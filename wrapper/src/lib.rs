@@ -16,6 +16,7 @@ pub mod executor;
 pub mod flags;
 pub mod log;
 pub mod log_excerpt;
+mod memory;
 pub mod metrics;
 pub mod metrics_server;
 pub mod process;

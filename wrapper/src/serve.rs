@@ -19,6 +19,7 @@ use crate::entrypoint::Entrypoint;
 use crate::executor::{Executor, Limits};
 use crate::flags::{Flag, Flags, Refusal, help};
 use crate::log::{self, Level, Line};
+use crate::memory;
 use crate::metrics::Metrics;
 use crate::metrics_server;
 use crate::process::family::Family;
@@ -52,7 +53,7 @@ flags:
 
 /// Where Kubernetes reads why a container ended.
 const TERMINATION_LOG: &str = "/dev/termination-log";
-const STRAYS_INTERVAL: Duration = Duration::from_secs(2);
+const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(2);
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024 * 1024;
@@ -130,7 +131,7 @@ impl Settings {
 fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
     let family = Arc::new(Family::default());
     family.adopt_orphans().map_err(|error| Failure(1, format!("orphans of functions could not be reaped: {error}")))?;
-    give_memory_back();
+    memory::keep_while_busy();
     // One thread speaks gRPC; the others each run one function.
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
@@ -144,17 +145,6 @@ fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
     family.kill_all();
     runtime.shutdown_timeout(LAST_ANSWERS);
     outcome
-}
-
-/// Large messages are given back to the system when they are done, not kept for the next one.
-fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: numbers only, before other threads exist.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 * 1024);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 512 * 1024);
-    }
 }
 
 async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) -> Result<(), Failure> {
@@ -183,7 +173,7 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
     if let Some(address) = settings.metrics {
         serve_metrics(address, Arc::clone(&evaluation)).await?;
     }
-    tokio::spawn(reap_strays(family));
+    tokio::spawn(clean_up(family, Arc::clone(&evaluation)));
     let health = Arc::new(Health::new());
     let end = until_signal(Arc::clone(&health), settings.shutdown_timeout, stop);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -227,10 +217,20 @@ async fn serve_metrics(address: SocketAddr, evaluation: Arc<Evaluation>) -> Resu
     Ok(())
 }
 
-async fn reap_strays(family: Arc<Family>) {
+/// What no call does by itself: reap processes that left their group, and give memory back when nothing happens.
+async fn clean_up(family: Arc<Family>, evaluation: Arc<Evaluation>) {
+    let mut seen = 0;
+    let mut is_clean = true;
     loop {
-        tokio::time::sleep(STRAYS_INTERVAL).await;
+        tokio::time::sleep(CLEAN_UP_INTERVAL).await;
         family.reap_strays();
+        let entered = evaluation.executor.entered();
+        let is_idle = entered == seen && evaluation.executor.running() == 0;
+        if is_idle && !is_clean {
+            memory::give_back();
+        }
+        is_clean = is_idle;
+        seen = entered;
     }
 }
 

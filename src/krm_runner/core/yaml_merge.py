@@ -6,6 +6,7 @@ for more than any memory holds: nobody follows them to the end.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 import yaml
@@ -27,7 +28,8 @@ class _BeyondMeasureError(Exception):
 def load_merged(data: bytes) -> dict[str, object] | None:
     """The top level of the first mapping of the stream, merge keys resolved; None if that cannot be done."""
     try:
-        for root in yaml.compose_all(data, Loader=CBaseLoader):
+        roots = cast(Iterator[Node], yaml.compose_all(data, Loader=CBaseLoader))  # pyright: ignore[reportUnknownMemberType] - untyped in the stubs
+        for root in roots:
             if isinstance(root, MappingNode):
                 return _Reader().fields(root)
     except (yaml.YAMLError, _BeyondMeasureError):

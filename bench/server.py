@@ -1,4 +1,4 @@
-"""The runner under measurement: a process of its own, and what the kernel counts for it."""
+"""A server under measurement: a process of its own, and what the kernel counts for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,38 +23,23 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class CpuSeconds:
-    """CPU time so far: of the runner itself, and of the functions that it has reaped."""
+    """CPU time so far: of the server itself, and of the functions that it has reaped."""
 
-    runner: float
+    server: float
     functions: float
 
     def since(self, earlier: CpuSeconds) -> CpuSeconds:
         """What came on top."""
-        return CpuSeconds(self.runner - earlier.runner, self.functions - earlier.functions)
+        return CpuSeconds(self.server - earlier.server, self.functions - earlier.functions)
 
 
-class Runner:
-    """`krm-runner serve` on a free port. Its log goes to a file: reading it costs nothing while it is measured."""
+class Server:
+    """Started on a free port, which its log names. The log goes to a file: reading it costs nothing meanwhile."""
 
-    def __init__(self, directory: Path, executables: Iterable[Path], flags: Iterable[str]) -> None:
-        functions, config = directory / "functions", directory / "config.yaml"
-        functions.mkdir()
-        entries: list[dict[str, object]] = []
-        for executable in executables:
-            (functions / executable.name).symlink_to(executable)
-            entries.append({"function": executable.name, "images": [image_of(executable)]})
-        config.write_text(yaml.safe_dump({"functions": entries}))
+    def __init__(self, directory: Path, command: Sequence[str]) -> None:
         self._log = directory / "log"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                (
-                    *(sys.executable, "-m", "krm_runner", "serve", "--disable-runtimes=pod", "--port=0"),
-                    *(f"--functions={functions}", f"--config={config}", "--shutdown-delay=0s", *flags),
-                ),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-            )
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
         self._proc = Path("/proc") / str(self._process.pid)
         self.port = self._wait_for_port()
 
@@ -71,10 +56,17 @@ class Runner:
 
     def peak_memory(self) -> int:
         """Bytes."""
-        match = re.search(r"^VmHWM:\s*(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
+        return self._memory("VmHWM")
+
+    def memory(self) -> int:
+        """Bytes, now."""
+        return self._memory("VmRSS")
+
+    def _memory(self, which: str) -> int:
+        match = re.search(rf"^{which}:\s*(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
         return int(match[1]) * 1024 if match else 0
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> Server:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -88,12 +80,28 @@ class Runner:
     def _wait_for_port(self) -> int:
         end = time.monotonic() + _START_SECONDS
         while time.monotonic() < end and self._process.poll() is None:
-            if match := re.search(r"event=serving .*\bport=(\d+)", self._log.read_text()):
+            if match := re.search(r"event=serving .*?(?:\bport=|\baddress=\S*:)(\d+)", self._log.read_text()):
                 return int(match[1])
             time.sleep(0.02)
         self._process.kill()
         self._process.wait()
-        raise RuntimeError(f"the runner does not start:\n{self._log.read_text()}")
+        raise RuntimeError(f"the server does not start:\n{self._log.read_text()}")
+
+
+def runner(directory: Path, executables: Iterable[Path], flags: Iterable[str]) -> Server:
+    """`krm-runner serve` with these functions."""
+    functions, config = directory / "functions", directory / "config.yaml"
+    functions.mkdir()
+    entries: list[dict[str, object]] = []
+    for executable in executables:
+        (functions / executable.name).symlink_to(executable)
+        entries.append({"function": executable.name, "images": [image_of(executable)]})
+    config.write_text(yaml.safe_dump({"functions": entries}))
+    command = (
+        *(sys.executable, "-m", "krm_runner", "serve", "--disable-runtimes=pod", "--port=0"),
+        *(f"--functions={functions}", f"--config={config}", "--shutdown-delay=0s", *flags),
+    )
+    return Server(directory, command)
 
 
 def image_of(executable: Path) -> str:

@@ -1,0 +1,159 @@
+"""The wrapper server against a minimal one in Go that does the same, and one that parses every output as a whole.
+
+All three take turns in short rounds within one run, so that the machine's noise hits all of them; the figures to trust
+are the ratios. Also how fast it starts, and how little it weighs. See docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import inputs, programs, table
+from bench.measure import CALLERS, SIZES, BenchmarkError, Laps, number, progress, ratios, through, update
+from bench.server import Server, image_of
+from bench.table import Column
+
+STARTS = 15
+_START_SECONDS = 10
+
+COLUMNS = (
+    Column("", "size"),
+    Column("", "callers"),
+    Column("calls/s", "Go"),
+    Column("calls/s", "Go, parses"),
+    Column("calls/s", "wrapper"),
+    Column("wrapper/Go", "ratio"),
+    Column("wrapper/Go", "rounds"),
+    Column("wrapper/Go, parses", "ratio"),
+    Column("p50 ms", "Go"),
+    Column("p50 ms", "wrapper"),
+    Column("p99 ms", "Go"),
+    Column("p99 ms", "wrapper"),
+    Column("own CPU ms/call", "Go"),
+    Column("own CPU ms/call", "wrapper"),
+    Column("peak MB", "Go"),
+    Column("peak MB", "wrapper"),
+)
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = parse_arguments()
+    progress("building what is needed")
+    wrapper, peer, load = programs.wrapper_server(), programs.go_wrapper(), programs.load_generator()
+    function = programs.functions()[0].executable
+    rounds = arguments.rounds or (1 if arguments.quick else 3)
+    rows: list[list[str]] = []
+    with tempfile.TemporaryDirectory(prefix="krm-runner-bench-") as temporary:
+        weight = weigh(wrapper, function, Path(temporary))
+        for size in arguments.size or (["2KB"] if arguments.quick else SIZES):
+            data = Path(temporary) / f"{size}.yaml"
+            data.write_bytes(inputs.generated(SIZES[size], inputs.SET_NAMESPACE_CONFIG))
+            commands = {
+                "wrapper": (str(wrapper), "--port=0", "--", str(function)),
+                "go": (str(peer), str(function)),
+                "parsing": (str(peer), "-parse", str(function)),
+            }
+            for callers in arguments.callers or ([8] if arguments.quick else CALLERS):
+                progress(f"{size}, callers: {callers} ...")
+                laps = {name: Laps() for name in commands}
+                peaks: dict[str, int] = {}
+                for _ in range(rounds):
+                    for name, command in commands.items():
+                        with Server(Path(temporary), command) as server:
+                            laps[name].samples.append(
+                                through(
+                                    server,
+                                    load,
+                                    callers=callers,
+                                    seconds=arguments.seconds,
+                                    image=image_of(function),
+                                    data=data,
+                                )
+                            )
+                            peaks[name] = max(peaks.get(name, 0), server.peak_memory())
+                rows.append(row(size, callers, laps, peaks))
+                progress(f"  {rows[-1][5]} of Go, {rows[-1][7]} of Go that parses")
+    about = (
+        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}; {rounds} rounds of "
+        f"{arguments.seconds:g} s each; a trivial static function; load generator: {load.name}.\n\n{weight}"
+    )
+    render = table.markdown if arguments.markdown or arguments.update else table.text
+    rendered = f"{about}\n\n{render(COLUMNS, rows)}"
+    print(rendered)
+    if arguments.update:
+        update(arguments.update, "wrapper", rendered)
+
+
+def row(size: str, callers: int, laps: dict[str, Laps], peaks: dict[str, int]) -> list[str]:
+    """One line of the table."""
+    ours, peer, parsing = laps["wrapper"], laps["go"], laps["parsing"]
+    return [
+        size,
+        str(callers),
+        *(number(side.rate) for side in (peer, parsing, ours)),
+        f"{ours.rate / peer.rate:.2f}",
+        ratios(ours.rates, peer.rates),
+        f"{ours.rate / parsing.rate:.1f}",
+        *(number(side.median(lambda sample: sample.p50_ms)) for side in (peer, ours)),
+        *(number(side.median(lambda sample: sample.p99_ms)) for side in (peer, ours)),
+        *(f"{side.ms_per_call(lambda sample: sample.own_cpu):.2f}" for side in (peer, ours)),
+        *(f"{peaks[name] / 1e6:.1f}" for name in ("go", "wrapper")),
+    ]
+
+
+def weigh(wrapper: Path, function: Path, directory: Path) -> str:
+    """Size, memory when idle, and the time from exec to SERVING as the probe sees it, its own start included."""
+    probe = directory / "grpc-health-probe"
+    probe.symlink_to(wrapper)
+    milliseconds: list[float] = []
+    memory = 0
+    for number_of_start in range(STARTS):
+        port = 20_000 + os.getpid() % 10_000 + number_of_start
+        begin = time.perf_counter()
+        with subprocess.Popen(
+            [wrapper, f"--port={port}", "--", function], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        ) as server:
+            while subprocess.run(
+                [probe, "-addr", f"localhost:{port}"], stderr=subprocess.DEVNULL, check=False
+            ).returncode:
+                if time.perf_counter() - begin > _START_SECONDS:
+                    server.kill()
+                    raise BenchmarkError("the wrapper server does not start")
+            milliseconds.append((time.perf_counter() - begin) * 1e3)
+            status = Path(f"/proc/{server.pid}/status").read_text()
+            memory = max(memory, int(status.partition("VmRSS:")[2].split()[0]))
+            server.terminate()
+    return (
+        f"{wrapper.stat().st_size / 1e6:.1f} MB on disk, {memory / 1024:.1f} MB resident when idle, "
+        f"{statistics.median(milliseconds):.1f} ms from exec to SERVING (median of {STARTS}, the probe's own start "
+        "included)."
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.wrapper_server", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="2 KB, 8 callers, one round")
+    parser.add_argument("--size", action="append", choices=SIZES, help="only this one (may be repeated)")
+    parser.add_argument("--callers", action="append", type=int, help="only this many at a time (may be repeated)")
+    parser.add_argument("--rounds", type=int, help="turns of each server in each row (default 3)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default 1)")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--update", type=Path, metavar="FILE", help="put the table into this document, at its marks")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BenchmarkError, programs.MissingToolError) as error:
+        sys.exit(f"bench: {error}")
