@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format e2e bench wrapper proto lock clean
+.PHONY: help setup run test check format e2e bench wrapper images proto lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,9 +42,13 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 wrapper: ## build the wrapper server: wrapper/target/release/wrapper-server
 	sh wrapper/build.sh
 
+images: $(VENV)/.dev wrapper ## write the wrapper image as an OCI archive: build/images/
+	@python -m images
+
 bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--help)
 	python -m bench.envelope
 	python -m bench.exec_runtime $(ARGS)
+	python -m bench.wrapper_server $(if $(findstring --quick,$(ARGS)),--quick)
 
 proto: $(VENV)/.dev ## generate code from proto/
 	python -m grpc_tools.protoc -Iproto --python_out=src/krm_runner/rpc/_generated --pyi_out=src/krm_runner/rpc/_generated evaluator.proto

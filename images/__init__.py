@@ -1,0 +1,1 @@
+"""The container images of the project, built without docker: `make images`."""
