@@ -97,13 +97,11 @@ fn merge_keys_count_wherever_what_they_merge_stands() {
 
 #[test]
 fn what_stands_for_more_than_any_memory_holds_ends_soon() {
-    let mut merges = String::from("a0: &a0 {x: y}\n");
-    let mut lists = String::from("a0: &a0 [x, x]\n");
-    for level in 1..200 {
-        let before = level - 1;
-        merges += &format!("a{level}: &a{level} {{<<: [*a{before}, *a{before}]}}\n");
-        lists += &format!("a{level}: &a{level} [*a{before}, *a{before}]\n");
-    }
+    let levels = |entry: fn(usize) -> String| -> String {
+        (1..200).map(|level| format!("a{level}: &a{level} {}\n", entry(level - 1))).collect()
+    };
+    let merges = "a0: &a0 {x: y}\n".to_owned() + &levels(|before| format!("{{<<: [*a{before}, *a{before}]}}"));
+    let lists = "a0: &a0 [x, x]\n".to_owned() + &levels(|before| format!("[*a{before}, *a{before}]"));
     let _ = verdict(format!("{merges}<<: *a199\nkind: ResourceList\n").as_bytes());
     let _ = verdict(format!("{lists}b: &b {{kind: *a199}}\n<<: *b\n").as_bytes());
     let deep = "[".repeat(100_000);
