@@ -1,9 +1,9 @@
 //! When a function runs: a bounded number at once, the others in line, and whoever gives up leaves no trace.
 //!
 //! Two stages: a call is *admitted* before its request is read (so many as run, and two more, so that the next ones are
-//! ready): what waits before that waits at the caller's side of the connection and costs no memory. It gets a *place*
-//! before its process is started, and the place is free again only when the last process of its group is gone. Both
-//! lines are first come, first served; a call that ends is out of line at once.
+//! ready): what waits before that waits at the caller's side of the connection and costs no memory. It gets a *worker*
+//! for its process, who is free again only when the last process of its group is gone. Both lines are first come, first
+//! served; a call that ends is out of line at once.
 
 use std::ffi::CString;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::entrypoint::Entrypoint;
 use crate::envelope::Envelope;
@@ -21,6 +21,7 @@ use crate::process::Stop;
 use crate::process::execution::{Failure, execute};
 use crate::process::family::Family;
 use crate::verdict::verdict;
+use crate::workers::Workers;
 
 const ADMITTED_AHEAD: usize = 2;
 
@@ -36,7 +37,7 @@ pub struct Limits {
 pub struct Executor {
     function: Arc<Function>,
     admission: Semaphore,
-    places: Arc<Semaphore>,
+    workers: Workers,
     calls: AtomicUsize,
     entered: AtomicUsize,
     running: Arc<AtomicUsize>,
@@ -59,6 +60,7 @@ pub struct Outcome {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub envelope: Envelope,
+    pub queue_wait: Duration,
 }
 
 impl Executor {
@@ -66,7 +68,7 @@ impl Executor {
         Self {
             function: Arc::new(Function { entrypoint, family }),
             admission: Semaphore::new(limits.max_parallel + ADMITTED_AHEAD),
-            places: Arc::new(Semaphore::new(limits.max_parallel)),
+            workers: Workers::new(limits.max_parallel),
             calls: AtomicUsize::new(0),
             entered: AtomicUsize::new(0),
             running: Arc::new(AtomicUsize::new(0)),
@@ -112,39 +114,68 @@ impl Ticket<'_> {
         self.executor.admission.acquire().await.expect("never closed")
     }
 
-    /// Execute the function once, when it is this call's turn; `on_turn` is told how long that took. Dropping the
-    /// future stops the function.
+    /// Execute the function once, when it is this call's turn. Dropping the future stops the function.
     pub async fn run(
         &self,
         image: &str,
         input: Bytes,
         environment: Option<Vec<CString>>,
-        on_turn: impl FnOnce(Duration),
     ) -> Result<Outcome, EvaluationError> {
         let executor = self.executor;
-        let place = Arc::clone(&executor.places).acquire_owned().await.expect("never closed");
-        let place = Place::new(place, &executor.running);
-        on_turn(self.arrived.elapsed());
-        let stop = Arc::new(Stop::new().map_err(|error| cannot_start(image, &executor.function, &error))?);
+        let refused = |error: io::Error| cannot_start(image, &executor.function, &error);
+        let stop = Arc::new(Stop::new().map_err(refused)?);
         let _stop_when_dropped = StopWhenDropped(Arc::clone(&stop));
-        let function = Arc::clone(&executor.function);
-        let (max_output, message_limit) = (executor.limits.max_output, executor.limits.message_limit);
-        let name = image.to_owned();
-        let run = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            let ended =
-                execute(&function.family, &function.entrypoint, environment.as_deref(), &input, max_output, &stop)
-                    .map_err(|failure| match failure {
-                        Failure::Start(error) => cannot_start(&name, &function, &error),
-                        Failure::OutputLimit(written) => {
-                            EvaluationError::output_too_large(&name, written, max_output, message_limit)
-                        }
-                        Failure::Stopped => EvaluationError::shutting_down(&name),
-                    })?;
-            let envelope = verdict(&name, ended.exit, &ended.stdout, &ended.stderr, &|| stop.is_set())?;
-            Ok(Outcome { stdout: ended.stdout, stderr: ended.stderr, envelope })
+        let (answer, answered) = oneshot::channel();
+        let call = Call {
+            function: Arc::clone(&executor.function),
+            running: Arc::clone(&executor.running),
+            image: image.to_owned(),
+            input,
+            environment,
+            max_output: executor.limits.max_output,
+            message_limit: executor.limits.message_limit,
+            stop,
+            arrived: self.arrived,
+        };
+        let queued = executor.workers.submit(move || {
+            // Whoever waits may be gone by now.
+            let _ = answer.send(call.run());
         });
-        run.await.unwrap_or_else(|error| Err(EvaluationError::unexpected(image, &error.to_string())))
+        let _queued = queued.map_err(refused)?;
+        answered.await.unwrap_or_else(|_| Err(EvaluationError::unexpected(image, "end of its thread")))
+    }
+}
+
+/// Everything that a worker needs to know.
+struct Call {
+    function: Arc<Function>,
+    running: Arc<AtomicUsize>,
+    image: String,
+    input: Bytes,
+    environment: Option<Vec<CString>>,
+    max_output: usize,
+    message_limit: usize,
+    stop: Arc<Stop>,
+    arrived: Instant,
+}
+
+impl Call {
+    fn run(self) -> Result<Outcome, EvaluationError> {
+        let queue_wait = self.arrived.elapsed();
+        let _running = Running::new(&self.running);
+        let Function { entrypoint, family } = &*self.function;
+        let environment = self.environment.as_deref();
+        let ended = execute(family, entrypoint, environment, &self.input, self.max_output, &self.stop);
+        let ended = ended.map_err(|failure| match failure {
+            Failure::Start(error) => cannot_start(&self.image, &self.function, &error),
+            Failure::OutputLimit(written) => {
+                EvaluationError::output_too_large(&self.image, written, self.max_output, self.message_limit)
+            }
+            // Nobody reads this: whoever stopped it has an answer of their own.
+            Failure::Stopped => EvaluationError::shutting_down(&self.image),
+        })?;
+        let envelope = verdict(&self.image, ended.exit, &ended.stdout, &ended.stderr, &|| self.stop.is_set())?;
+        Ok(Outcome { stdout: ended.stdout, stderr: ended.stderr, envelope, queue_wait })
     }
 }
 
@@ -154,21 +185,19 @@ impl Drop for Ticket<'_> {
     }
 }
 
-struct Place {
-    _permit: OwnedSemaphorePermit,
-    running: Arc<AtomicUsize>,
-}
+/// Counts for as long as it lives.
+struct Running<'a>(&'a AtomicUsize);
 
-impl Place {
-    fn new(permit: OwnedSemaphorePermit, running: &Arc<AtomicUsize>) -> Self {
-        running.fetch_add(1, Ordering::Relaxed);
-        Self { _permit: permit, running: Arc::clone(running) }
+impl<'a> Running<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
     }
 }
 
-impl Drop for Place {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.running.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

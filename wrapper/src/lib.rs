@@ -23,3 +23,4 @@ pub mod process;
 pub mod rpc;
 pub mod serve;
 pub mod verdict;
+mod workers;

@@ -135,9 +135,6 @@ fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
     // One thread speaks gRPC; the others each run one function.
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(settings.max_parallel)
-        .thread_keep_alive(Duration::from_secs(60))
-        .thread_stack_size(512 * 1024)
         .build()
         .map_err(|error| Failure(1, format!("no event loop: {error}")))?;
     let outcome = runtime.block_on(serve(settings, entrypoint, Arc::clone(&family)));

@@ -128,19 +128,17 @@ impl Execution<'_> {
     fn drain(&mut self) -> Result<(), Failure> {
         self.group.kill();
         // At most what a pipe holds: a process outside the group may go on writing for ever.
-        let mut remaining = pipes::capacity(&self.stdout);
-        while let Found::Bytes(count) = self.read_stdout()? {
+        let mut remaining = if self.stdout_is_open { pipes::capacity(&self.stdout) } else { 0 };
+        while remaining > 0
+            && let Found::Bytes(count) = self.read_stdout()?
+        {
             remaining = remaining.saturating_sub(count);
-            if remaining == 0 {
-                break;
-            }
         }
-        let mut remaining = pipes::capacity(&self.stderr);
-        while let Found::Bytes(count) = self.read_stderr() {
+        let mut remaining = if self.stderr_is_open { pipes::capacity(&self.stderr) } else { 0 };
+        while remaining > 0
+            && let Found::Bytes(count) = self.read_stderr()
+        {
             remaining = remaining.saturating_sub(count);
-            if remaining == 0 {
-                break;
-            }
         }
         Ok(())
     }
