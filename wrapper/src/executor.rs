@@ -60,7 +60,6 @@ pub struct Outcome {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub envelope: Envelope,
-    pub queue_wait: Duration,
 }
 
 impl Executor {
@@ -114,12 +113,14 @@ impl Ticket<'_> {
         self.executor.admission.acquire().await.expect("never closed")
     }
 
-    /// Execute the function once, when it is this call's turn. Dropping the future stops the function.
+    /// Execute the function once, when it is this call's turn; `on_turn` is told how long that took. Dropping the
+    /// future stops the function.
     pub async fn run(
         &self,
         image: &str,
         input: Bytes,
         environment: Option<Vec<CString>>,
+        on_turn: impl FnOnce(Duration),
     ) -> Result<Outcome, EvaluationError> {
         let executor = self.executor;
         let refused = |error: io::Error| cannot_start(image, &executor.function, &error);
@@ -135,14 +136,17 @@ impl Ticket<'_> {
             max_output: executor.limits.max_output,
             message_limit: executor.limits.message_limit,
             stop,
-            arrived: self.arrived,
         };
+        let arrived = self.arrived;
         let queued = executor.workers.submit(move || {
             // Whoever waits may be gone by now.
-            let _ = answer.send(call.run());
+            let _ = answer.send((arrived.elapsed(), call.run()));
         });
         let _queued = queued.map_err(refused)?;
-        answered.await.unwrap_or_else(|_| Err(EvaluationError::unexpected(image, "end of its thread")))
+        let (queue_wait, result) =
+            answered.await.map_err(|_| EvaluationError::unexpected(image, "end of its thread"))?;
+        on_turn(queue_wait);
+        result
     }
 }
 
@@ -156,12 +160,10 @@ struct Call {
     max_output: usize,
     message_limit: usize,
     stop: Arc<Stop>,
-    arrived: Instant,
 }
 
 impl Call {
     fn run(self) -> Result<Outcome, EvaluationError> {
-        let queue_wait = self.arrived.elapsed();
         let _running = Running::new(&self.running);
         let Function { entrypoint, family } = &*self.function;
         let environment = self.environment.as_deref();
@@ -175,7 +177,7 @@ impl Call {
             Failure::Stopped => EvaluationError::shutting_down(&self.image),
         })?;
         let envelope = verdict(&self.image, ended.exit, &ended.stdout, &ended.stderr, &|| self.stop.is_set())?;
-        Ok(Outcome { stdout: ended.stdout, stderr: ended.stderr, envelope, queue_wait })
+        Ok(Outcome { stdout: ended.stdout, stderr: ended.stderr, envelope })
     }
 }
 

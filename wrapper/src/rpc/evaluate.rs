@@ -81,9 +81,13 @@ impl Evaluation {
             record.image = shown(&request.image);
         }
         let environment = if self.passes_trace_on { trace_environment(&call.headers) } else { None };
-        let outcome = ticket.run(&record.image, request.resource_list, environment).await?;
-        record.queue_wait = Some(outcome.queue_wait);
-        self.metrics.waited(outcome.queue_wait);
+        let queue_wait = &mut record.queue_wait;
+        let outcome = ticket
+            .run(&record.image, request.resource_list, environment, |waited| {
+                *queue_wait = Some(waited);
+                self.metrics.waited(waited);
+            })
+            .await?;
         for failed in outcome.envelope.results.iter().filter(|result| result.is_error()) {
             Line::new(Level::Warning, "the function succeeded with a result of severity error")
                 .with("image", &record.image)
