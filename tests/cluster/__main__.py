@@ -155,7 +155,12 @@ def _find_or_start() -> FullCluster:
     me = Identity.of(os.getpid())
     assert me is not None
     _OWNER.write(me)
-    cluster.up(Progress())
+    try:
+        cluster.up(Progress())
+    except BaseException:
+        cluster.down()
+        _OWNER.remove()
+        raise
     return cluster
 
 
@@ -184,9 +189,10 @@ def _call(words: list[str], environment: Mapping[str, str]) -> int:
     signal.signal(signal.SIGTERM, pass_on)
     while True:
         try:
-            return process.wait()
+            code = process.wait()
         except KeyboardInterrupt:
             continue  # the terminal has told the command too
+        return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Enclosure:
         raise ClusterError("the cluster is not up: make cluster-up")
 
     def make(self) -> None:
-        cgroups.refuse_foreign_pods()
+        cgroups.refuse_another_kubelet()
         kernel_settings.keep()
         self._layout.logs.mkdir(parents=True)
         self._layout.resolv_conf.write_text(f"nameserver {NODE_ADDRESS}\n")
@@ -88,8 +88,10 @@ class Enclosure:
             init.end()
         for identity in self._stragglers():
             identity.end()
-        cgroups.remove()
-        kernel_settings.restore()
+        # Where no cluster of ours has been, the cgroups of pods are somebody else's.
+        if kernel_settings.are_kept():
+            cgroups.remove()
+            kernel_settings.restore()
         self._wait_until_the_disk_is_free()
 
     def _wait_until_the_disk_is_free(self) -> None:

@@ -36,12 +36,13 @@ class FullCluster:
 
     @property
     def is_up(self) -> bool:
-        """Up to its end, with the binaries of this layout, and alive."""
+        """Up to its end, with the binaries of this layout, and all of it alive."""
         try:
             binaries = self._ready.read_text()
         except OSError:
             return False
-        return binaries == str(self.layout.binaries) and self.enclosure.init is not None
+        is_sealed = binaries == str(self.layout.binaries) and self.enclosure.init is not None
+        return is_sealed and all(self.running().values())
 
     def up(self, progress: Progress) -> None:
         if self.is_up:

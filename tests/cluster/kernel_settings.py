@@ -23,18 +23,22 @@ def current() -> dict[str, str]:
 
 def keep() -> None:
     """Of several killed runs, what the first one found is what counts."""
-    if not _kept().exists():
+    if not are_kept():
         temporary = _kept().with_suffix(".new")
         temporary.write_text("".join(f"{name}={value}\n" for name, value in current().items()))
         temporary.rename(_kept())
 
 
+def are_kept() -> bool:
+    """Whether there is or was a cluster whose settings must be undone."""
+    return _kept().exists()
+
+
 def restore() -> None:
-    if _kept().exists():
-        for line in _kept().read_text().splitlines():
-            name, _, value = line.partition("=")
-            (_SETTINGS / name).write_text(value)
-        _kept().unlink()
+    for line in _kept().read_text().splitlines():
+        name, _, value = line.partition("=")
+        (_SETTINGS / name).write_text(value)
+    _kept().unlink()
 
 
 def _kept() -> Path:

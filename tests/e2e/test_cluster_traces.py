@@ -132,10 +132,33 @@ def test_a_cluster_whose_command_was_killed_is_not_used_again(before: set[str], 
 def test_run_takes_its_cluster_down_again(before: set[str]) -> None:
     process = start("run", "--", "sh", "-c", "echo inside; exec sleep 600")
     assert process.stdout is not None
-    for line in process.stdout:
-        if line == "inside\n":
-            break
+    assert "inside\n" in process.stdout
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    assert process.returncode not in (0, None)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert traces() == before
+
+
+def test_it_does_not_start_beside_another_kubelet(before: set[str]) -> None:
+    with subprocess.Popen(["kubelet", "600"], executable="/bin/sleep") as other:
+        try:
+            with start("up") as process:
+                said, _ = process.communicate(timeout=120)
+        finally:
+            other.kill()
+    assert process.returncode == 1
+    assert f"another kubelet runs on this machine (process {other.pid})" in said
+    assert traces() == before
+
+
+def test_nobody_takes_it_down_while_its_owner_uses_it(before: set[str]) -> None:
+    owner = start("run", "--", "sh", "-c", "echo inside; exec sleep 600")
+    assert owner.stdout is not None
+    assert "inside\n" in owner.stdout
+    with start("down") as refused:
+        said, _ = refused.communicate(timeout=60)
+    owner.send_signal(signal.SIGTERM)
+    owner.communicate(timeout=60)
+    assert refused.returncode == 1
+    assert "is still using it" in said
     assert traces() == before
