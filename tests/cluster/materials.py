@@ -171,7 +171,7 @@ def _build(command: list[str], progress: Progress) -> None:
     for line in process.stdout:
         lines.append(line)
         if len(lines) % 100 == 0:
-            progress.note(f"{len(lines)} steps of the build done, of about 3200 from nothing")
+            progress.note(f"{len(lines)} steps of the build done, of about 3000 from nothing")
     code = process.wait()
     watchdog.cancel()
     if code:
