@@ -20,12 +20,16 @@ apt --download-only source busybox >/dev/null
 tar -xjf busybox_*.orig.tar.bz2
 cd busybox-*/
 
-make allnoconfig >/dev/null
+# The tools of the build too: there may be no other C library to build with.
+build() {
+    make CC=musl-gcc HOSTCC=musl-gcc "$@" >/dev/null
+}
+build allnoconfig
 while read -r option; do
     sed -i "s/^# CONFIG_$option is not set/CONFIG_$option=y/" .config
 done <"$applets"
-yes '' | make oldconfig >/dev/null
-make -j"$(nproc)" CC=musl-gcc busybox >/dev/null
+yes '' | build oldconfig
+build -j"$(nproc)" busybox
 cp busybox "$directory/busybox"
 cp /lib/ld-musl-*.so.1 "$directory/"
 ./busybox --list >"$directory/links"
