@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 # Functions and tools are found in the virtual environment first.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST_FLAGS ?=
+CLUSTER := PYTHONPATH=tests python -m cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format e2e bench wrapper images proto lock clean
+.PHONY: help setup run test check format e2e cluster-up cluster-down cluster-shell bench wrapper images proto lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.dev ## install everything for development into .venv (run and test do it by themselves)
 
@@ -21,9 +22,20 @@ test: $(VENV)/.dev ## fast tests: unit and integration, of the wrapper server to
 	@sh wrapper/test.sh
 	pytest tests/unit tests/integration $(PYTEST_FLAGS)
 
-e2e: $(VENV)/.dev ## tests that need the machine: Go clients, cgroups, load
+e2e: $(VENV)/.dev ## tests that need the machine: Go clients, cgroups, load, a real Kubernetes
 	@sh tests/e2e/ensure-go.sh
-	pytest tests/e2e $(PYTEST_FLAGS)
+	@$(CLUSTER) build
+	pytest tests/e2e --ignore=tests/e2e/cluster --durations=10 $(PYTEST_FLAGS)
+	$(CLUSTER) run -- sh tests/e2e/cluster/run.sh $(PYTEST_FLAGS)
+
+cluster-up: $(VENV)/.dev ## start a Kubernetes of our own for the tests (ARGS=--api-only: its API server alone)
+	@$(CLUSTER) up $(ARGS)
+
+cluster-down: $(VENV)/.dev ## stop it and remove every trace of it
+	@$(CLUSTER) down
+
+cluster-shell: $(VENV)/.dev ## a shell in its network, with kubectl
+	@$(CLUSTER) shell
 
 check: $(VENV)/.dev ## formatting, lint, types, import contracts, generated code
 	ruff format --check .

@@ -1,11 +1,13 @@
 #!/bin/sh
-# Builds functions of the kpt catalog, as they are released, into a directory: catalog.sh DIRECTORY [FUNCTION]
-# A function that is there already is not built again. Needs Go, and its module proxy the first time.
+# Builds functions of the kpt catalog, as they are released, into a directory: catalog.sh DIRECTORY [FUNCTION...]
+# All of those below when none is named. A function that is there already is not built again. Needs Go, and its module
+# proxy the first time.
 set -eu
 sums=$(cd "$(dirname "$0")" && pwd)/catalog.sum
 mkdir -p "$1"
 directory=$(cd "$1" && pwd)
-only=${2:-}
+shift
+only=" $* "
 catalog=github.com/kptdev/krm-functions-catalog/functions/go
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
@@ -14,7 +16,11 @@ trap 'rm -rf "$module"' EXIT
 # it. The hashes of what the public checksum database may not know are pinned in catalog.sum.
 build() {
     function=$1 version=$2
-    if [ -x "$directory/$function-$version" ] || [ "${only:-$function}" != "$function" ]; then
+    case $only in
+    *" $function "* | "  ") ;;
+    *) return ;;
+    esac
+    if [ -x "$directory/$function-$version" ]; then
         return
     fi
     echo "building $function $version (once)" >&2
@@ -29,3 +35,5 @@ build() {
 
 build set-namespace v0.4.5
 build starlark v0.5.5
+build apply-replacements v0.1.5
+build apply-setters v0.2.2

@@ -85,7 +85,7 @@ def functions() -> list[Function]:
     """All that can be measured here, the fastest first."""
     found = [Function("copy", _compile("copy", "-static"), inputs.SET_NAMESPACE_CONFIG, sys.maxsize)]
     if shutil.which("go") is not None:
-        _run("sh", str(_BENCH / "catalog.sh"), str(_CATALOG))
+        _run("sh", str(_BENCH / "catalog.sh"), str(_CATALOG), "set-namespace", "starlark")
         found += [
             Function("set-namespace-go", _CATALOG / "set-namespace-v0.4.5", inputs.SET_NAMESPACE_CONFIG, 5_000_000),
             Function("starlark-go", _CATALOG / "starlark-v0.5.5", inputs.STARLARK_CONFIG, _SMALL_FILES_ONLY),
