@@ -20,8 +20,9 @@ from krm_runner.core.image_fault import FaultKind, ImageFault
 from krm_runner.core.image_ref import ImageRef
 from krm_runner.core.registry_auth import Credentials
 from krm_runner.core.secret import Secret
+from krm_runner.registry.exchange import Answer, Request, shown
 from krm_runner.registry.keychain import Match
-from krm_runner.registry.transport import Answer, Request, Transport, shown
+from krm_runner.registry.transport import Transport
 
 _MAX_TOKEN_ANSWER = 1024 * 1024
 _MAX_TOKEN_LENGTH = 256 * 1024

@@ -25,8 +25,9 @@ from krm_runner.core.image_manifest import (
 )
 from krm_runner.core.image_ref import DEFAULT_REGISTRY, ImageRef
 from krm_runner.registry.authentication import Authenticator, refused
+from krm_runner.registry.exchange import Answer, Request
 from krm_runner.registry.keychain import Match
-from krm_runner.registry.transport import Answer, Request, Transport
+from krm_runner.registry.transport import Transport
 
 _DOCKER_HUB_API = "registry-1.docker.io"
 _ERROR_CODES = frozenset(
