@@ -29,6 +29,7 @@ class TokenServer:
         self.lifetime = lifetime
         self.allows_anonymous = False
         self.requests: list[str] = []
+        self.issued: list[str] = []
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -78,7 +79,8 @@ class TokenServer:
             "jti": secrets.token_hex(8), "access": access,
         }  # fmt: skip
         message = f"{_encode(json.dumps(header).encode())}.{_encode(json.dumps(claims).encode())}"
-        return f"{message}.{_encode(self.signer.sign(message.encode()))}"
+        self.issued.append(f"{message}.{_encode(self.signer.sign(message.encode()))}")
+        return self.issued[-1]
 
     def __enter__(self) -> TokenServer:
         self._thread.start()
