@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog.testing
+from aiohttp import web
 
 from krm_runner.core import image_ref
 from krm_runner.core.errors import (
@@ -20,6 +21,7 @@ from krm_runner.core.errors import (
     RegistryUnavailableError,
 )
 from krm_runner.registry.resolver import ImageResolver
+from support.hostile import serving
 from support.images import (
     OCI_MANIFEST,
     Blob,
@@ -247,6 +249,38 @@ async def test_while_the_registry_is_away_known_tags_are_served_with_a_warning(t
             async with asyncio.timeout(60):
                 while await source(images) != "registry":
                     await asyncio.sleep(0.1)
+
+
+async def test_a_registry_that_swallows_everything_holds_nobody_up_for_long() -> None:
+    """The first caller after the tag's time waits for the registry; while it is away, later ones do not."""
+    hang = asyncio.Event()
+    image = make_image()
+    blobs = {"v1": image.manifest, **{blob.digest: blob for blob in image.blobs}}
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if hang.is_set():
+            await asyncio.sleep(3600)
+        blob = blobs[request.path.rpartition("/")[2]]
+        return web.Response(body=blob.body, headers={"Content-Type": blob.media_type})
+
+    async with serving(handle) as server, resolver(*FLAGS, "--image-tag-ttl=0", "--registry-timeout=1s") as images:
+        reference = image_ref.parse(server.image())
+        await images.resolve(reference, image="fn")
+        hang.set()
+        with structlog.testing.capture_logs() as logs:
+            assert (await images.look_up(reference, image="fn")).source == "stale cache"
+            asked = len(server.requests)
+            async with asyncio.timeout(60):
+                while len(server.requests) == asked:
+                    # What never waits for the network is done within one turn of the loop.
+                    looking = asyncio.ensure_future(images.look_up(reference, image="fn"))
+                    await asyncio.sleep(0)
+                    assert looking.done()
+                    assert looking.result().source == "stale cache"
+                    await asyncio.sleep(0.1)
+        assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
+            "registry away, the tag is served as it was known"
+        ]
 
 
 async def test_a_deleted_tag_is_not_served_from_the_cache(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 - A digest names content: it is kept until there is no more room.
 - A tag may move: it is fresh for `tag_ttl`, then the registry is asked again. While the registry is away the old
-  answer goes on being served, and the registry is left alone for `failure_ttl` between two attempts.
+  answer goes on being served (as stale), and the registry is left alone for `failure_ttl` between two attempts.
 - A failure is remembered for `failure_ttl`, so that a burst of calls for a missing image asks once.
 - At most `capacity` images are kept; the one that was not asked for longest goes first.
 """

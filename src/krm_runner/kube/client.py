@@ -109,7 +109,9 @@ async def find_cluster() -> Configuration:
         if os.environ.get("KUBERNETES_SERVICE_HOST"):
             load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # as above
         else:
-            await load_kube_config(client_configuration=configuration, persist_config=False)
+            # Said outright: the library looks at the variable only once, when it is imported.
+            path = os.environ.get("KUBECONFIG") or None
+            await load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
     except (ConfigException, OSError) as error:
         raise ConfigurationError(
             f"no Kubernetes cluster is known: {error}; run in a pod with a service account, or set KUBECONFIG"

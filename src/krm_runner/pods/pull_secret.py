@@ -48,11 +48,14 @@ class Api(Protocol):
 class PullSecret:
     """One Secret and the file that it is a copy of."""
 
-    def __init__(self, api: Api, *, path: Path, name: str, namespace: str) -> None:
+    def __init__(
+        self, api: Api, *, path: Path, name: str, namespace: str, check_interval: float = _CHECK_INTERVAL
+    ) -> None:
         self._api = api
         self._path = path
         self.name = name
         self._namespace = namespace
+        self._check_interval = check_interval
         self._collection = f"/api/v1/namespaces/{namespace}/secrets"
         self._tried: Signature = None
         """The version of the file that was looked at last."""
@@ -94,7 +97,7 @@ class PullSecret:
                     wait = max(wait, error.retry_after or 0.0)
                 _log.error("pull secret not kept", secret=self.name, error=str(error), again_after=wait)
             else:
-                failures, wait = 0, _CHECK_INTERVAL
+                failures, wait = 0, self._check_interval
 
     async def _wait_for_change(self, seconds: float) -> None:
         """Returns when the file is another than was tried last, or the time is over.

@@ -88,10 +88,10 @@ class ImageResolver:
             raise known.fault.to_error(image)
         if known is not None and known.freshness(now) is Freshness.FRESH:
             return Resolution(known.metadata, "stale cache" if known.is_stale else "cache")
-        flight = self._flights.get(reference.canonical)
-        if flight is None:
-            flight = self._tasks.create_task(self._fly(reference, known))
-            self._flights[reference.canonical] = flight
+        flight = self._flight(reference, known)
+        if known is not None and known.is_stale:
+            # The registry was away a moment ago: nobody waits to find out whether it still is.
+            return Resolution(known.metadata, "stale cache")
         # Shielded: the end of one caller is not the end of the flight.
         outcome = await asyncio.shield(flight)
         if isinstance(outcome, ImageFault):
@@ -99,6 +99,13 @@ class ImageResolver:
         if isinstance(outcome, Exception):
             raise UnexpectedError(image, cause=outcome) from outcome
         return Resolution(outcome.metadata, "stale cache" if outcome.is_stale else "registry")
+
+    def _flight(self, reference: ImageRef, known: Known | None) -> asyncio.Task[Known | Exception]:
+        """The task that asks the registry, started if there is none."""
+        flight = self._flights.get(reference.canonical)
+        if flight is None:
+            flight = self._flights[reference.canonical] = self._tasks.create_task(self._fly(reference, known))
+        return flight
 
     async def _fly(self, reference: ImageRef, known: Known | None) -> Known | Exception:
         """Ask the registry; never raises, since its task is everybody's."""
@@ -113,7 +120,9 @@ class ImageResolver:
             kept = self._cache.failed(reference, fault, now=loop.time())
             if kept is None:
                 return fault
-            _log.warning("registry away, the tag is served as it was known", image=reference.canonical, error=fault.why)
+            # Once: while the registry stays away, everybody who looks at the log knows it already.
+            log = _log.debug if known is not None and known.is_stale else _log.warning
+            log("registry away, the tag is served as it was known", image=reference.canonical, error=fault.why)
             return kept
         except Exception as error:
             _log.exception("image not resolved", image=reference.canonical)
