@@ -424,3 +424,32 @@ async def test_plain_http_is_for_loopback_and_named_hosts(monkeypatch: pytest.Mo
         assert server.requests == []
         for flag in (f"--plain-http-registries={named}", "--plain-http-registries=other,registry.test"):
             assert (await look_up(f"{named}/fn:v1", *FLAGS, flag)).metadata.command == ("/fn",)
+
+
+@pytest.mark.parametrize(
+    ("image", "host"),
+    [
+        ("alpine:3", "registry-1.docker.io:443"),
+        ("registry.test/fn:v1", "registry.test:443"),
+        ("r.test:5000/fn", "r.test:5000"),
+    ],
+)
+async def test_a_proxy_is_asked_for_the_registrys_own_host(
+    image: str, host: str, monkeypatch: pytest.MonkeyPatch, nothing_open: None
+) -> None:
+    async with speaking(b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n") as proxy:
+        monkeypatch.setenv("https_proxy", f"http://robot:{PASSWORD}@{proxy.address}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        error = await failure(image, *FLAGS, IMPATIENT)
+        assert {line for line, _ in proxy.requests} == {f"CONNECT {host}"}
+    assert isinstance(error, RegistryUnavailableError)
+    assert "the proxy answered with status 403" in str(error)
+    assert PASSWORD not in str(error)
+
+
+async def test_loopback_needs_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    async with serving(registry_of(IMAGE)) as server:
+        assert (await look_up(server.image(), *FLAGS)).metadata.command == ("/fn",)
