@@ -22,7 +22,7 @@ from krm_runner.core.errors import (
     RegistryUntrustedError,
 )
 from support.hostile import Handler, Server, serving, speaking
-from support.images import OCI_INDEX, OCI_MANIFEST, Blob, Image, make_image, make_index
+from support.registry_images import OCI_INDEX, OCI_MANIFEST, Blob, Image, make_image, make_index
 from support.resolving import failure, look_up, resolver, write_auths
 
 GIBIBYTE = 1024**3

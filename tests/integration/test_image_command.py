@@ -16,8 +16,8 @@ from aiohttp import web
 
 from support.certificates import Signer
 from support.hostile import serving
-from support.images import make_image, push, skopeo
 from support.registry import Registry
+from support.registry_images import make_image, push, skopeo
 from support.resolving import write_auths
 from support.runner import write_function
 from support.token_server import TokenServer

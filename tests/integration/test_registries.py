@@ -22,7 +22,8 @@ from krm_runner.core.errors import (
 )
 from krm_runner.registry.resolver import ImageResolver
 from support.hostile import serving
-from support.images import (
+from support.registry import Registry
+from support.registry_images import (
     OCI_MANIFEST,
     Blob,
     as_blob,
@@ -34,7 +35,6 @@ from support.images import (
     push_manifest,
     skopeo,
 )
-from support.registry import Registry
 from support.resolving import failure, look_up, resolver
 from support.tools import need
 

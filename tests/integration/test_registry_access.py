@@ -19,8 +19,8 @@ from krm_runner.core.secret import Secret
 from krm_runner.registry.credential_helper import CredentialHelperError, ask_helper
 from krm_runner.registry.trust import Trust
 from support.certificates import Authority, Signer
-from support.images import make_image, push, skopeo
 from support.registry import Registry
+from support.registry_images import make_image, push, skopeo
 from support.resolving import failure, look_up, resolver, write_auths
 from support.runner import write_function
 from support.token_server import TokenServer
