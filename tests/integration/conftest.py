@@ -63,12 +63,18 @@ def wrapper_server() -> Path:
 
 
 @pytest.fixture
-async def no_leaks() -> AsyncIterator[None]:
-    """Fails the test when it leaves a task, a descriptor or a child process behind in this process."""
+async def nothing_open() -> AsyncIterator[None]:
+    """Fails the test when it leaves a task or a descriptor behind in this process."""
     tasks = asyncio.all_tasks()
     descriptors = len(os.listdir("/proc/self/fd"))
     yield
     assert asyncio.all_tasks() - {asyncio.current_task()} <= tasks
     assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+@pytest.fixture
+async def no_leaks(nothing_open: None) -> AsyncIterator[None]:
+    """Fails the test when it leaves a task, a descriptor or a child process behind in this process."""
+    yield
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

@@ -10,10 +10,14 @@ from pathlib import Path
 import yaml
 
 from integration.test_eval import evaluate
+from krm_runner.core.image_fault import FaultKind, ImageFault
+from krm_runner.core.image_map import parse_image_map
+from krm_runner.rpc.status import code_of
 from support.runner import write_config, write_function
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = (ROOT / "docs" / "functions.md").read_text()
+REGISTRIES = (ROOT / "docs" / "registries.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -52,3 +56,15 @@ def test_every_link_to_a_file_of_the_repository_is_alive() -> None:
     for document in documents:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_image_map_of_the_registries_page_is_one() -> None:
+    text = next(block for block in blocks(REGISTRIES, "yaml") if "images:" in block)
+    ((name, metadata),) = parse_image_map(text.encode(), source="registries.md", default_prefix="").images.items()
+    assert (name, metadata.command) == (f"{metadata.reference.name}:v0.4.1", ("/usr/local/bin/function",))
+
+
+def test_the_registries_page_explains_every_error_with_its_code() -> None:
+    explained = dict(re.findall(r"^\| ([A-Z_]+) \(([A-Z_]+)", REGISTRIES, re.MULTILINE))
+    faults = (ImageFault(kind, "why").to_error("fn") for kind in FaultKind)
+    assert explained == {error.reason: code_of(error).name for error in faults}

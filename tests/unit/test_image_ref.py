@@ -87,3 +87,31 @@ def test_a_canonical_form_stands_for_itself(text: str) -> None:
     except ImageRefError:
         return
     assert parse(reference.canonical).canonical == reference.canonical
+
+
+_HOSTS = st.from_regex(r"[a-z0-9]{1,5}(\.[a-z0-9]{1,5}){1,2}(:[0-9]{1,4})?", fullmatch=True) | st.just("localhost")
+_PATHS = st.from_regex(r"[a-z0-9]{1,4}([._-][a-z0-9]{1,4})?(/[a-z0-9]{1,4}(__[a-z0-9]{1,4})?){0,3}", fullmatch=True)
+_TAGS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
+_DIGESTS = st.from_regex(r"sha256:[0-9a-f]{64}", fullmatch=True)
+
+
+@given(_HOSTS, _PATHS, st.none() | _TAGS, st.none() | _DIGESTS, st.sampled_from(["", PREFIX]))
+def test_the_parts_of_a_full_reference_are_found_again(
+    host: str, path: str, tag: str | None, digest: str | None, prefix: str
+) -> None:
+    text = f"{host}/{path}" + (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
+    found = parse(text, default_prefix=prefix)
+    assert (found.registry, found.repository, found.digest) == (host, path, digest or "")
+    assert found.tag == (tag or ("" if digest else "latest"))
+    assert found.canonical == (f"{host}/{path}@{digest}" if digest else f"{host}/{path}:{tag or 'latest'}")
+
+
+@given(st.text(max_size=30), st.sampled_from(["", PREFIX]))
+def test_what_is_accepted_can_stand_in_an_address(text: str, prefix: str) -> None:
+    try:
+        found = parse(text, default_prefix=prefix)
+    except ImageRefError:
+        return
+    assert found.canonical.isascii()
+    assert not set(found.canonical) & set(" ?#%&\\\n\r\0")
+    assert ".." not in found.repository

@@ -108,6 +108,11 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
         (["--disable-runtimes=docker"], "it takes runtimes separated by commas, of exec, pod"),
         (["--max-request-body-size=5"], "it takes a whole number from 1024"),
         (["--shutdown-delay=30s"], "--shutdown-delay must not be longer than --shutdown-timeout"),
+        (["--image-tag-ttl=soon"], 'invalid value "soon" for --image-tag-ttl'),
+        (["--image-platform=Linux"], "it takes a platform such as linux/amd64 or linux/arm/v7"),
+        (["--image-platform=a/b/c/d"], "it takes a platform such as"),
+        (["--registry-timeout=0"], "it takes a duration longer than zero"),
+        (["--plain-http-registries=http://registry.lan"], "it takes hosts separated by commas"),
         (["--default-image-prefix=Not A Prefix"], 'invalid value "Not A Prefix" for --default-image-prefix'),
     ],
 )
@@ -122,6 +127,18 @@ def test_the_pod_runtime_needs_the_wrapper_image() -> None:
     with pytest.raises(ConfigurationError, match="WRAPPER_SERVER_IMAGE"):
         parse_settings([], {})
     assert parse_settings(["--disable-runtimes=pod"], {}).pod is None
+
+
+def test_images_and_registries() -> None:
+    found = settings().registries
+    assert (found.tag_ttl, found.timeout, found.platform, found.image_map) == (600.0, 30.0, None, None)
+    assert found.plain_http == frozenset()
+    found = settings(
+        "--image-tag-ttl=0", "--image-platform=arm64", "--image-map=map.yaml",
+        "--plain-http-registries=Registry.lan:5000, 10.0.0.7,[fd00::1]:80",
+    ).registries  # fmt: skip
+    assert (found.tag_ttl, str(found.platform), found.image_map) == (0.0, "linux/arm64", Path("map.yaml"))
+    assert found.plain_http == {"registry.lan:5000", "10.0.0.7", "fd00::1:80"}
 
 
 def test_exporters() -> None:
@@ -147,7 +164,7 @@ def test_exporters() -> None:
 def test_help_has_every_flag_on_one_line_in_the_groups_of_the_specification() -> None:
     text = render_help(SERVE_FLAGS)
     assert re.findall(r"^(\S.*):$", text, re.MULTILINE) == [
-        "Generic", "Exec runtime", "Pod runtime", "Private registries",
+        "Generic", "Exec runtime", "Pod runtime", "Private registries", "Images",
     ]  # fmt: skip
     for flag in SERVE_FLAGS:
         assert len(re.findall(rf"^  --{flag.name} .*\S", text, re.MULTILINE)) == 1

@@ -27,6 +27,11 @@ def all_errors() -> list[errors.EvaluationError]:
         errors.OutOfResourcesError(IMAGE, why="no"),
         errors.DeadlineExceededError(IMAGE, after=1),
         errors.ShuttingDownError(IMAGE),
+        errors.ImageNotFoundError(IMAGE, why="no"),
+        errors.ImagePullRefusedError(IMAGE, why="no"),
+        errors.ImageUnusableError(IMAGE, why="no"),
+        errors.RegistryUntrustedError(IMAGE, why="no"),
+        errors.RegistryUnavailableError(IMAGE, why="no"),
         errors.RemoteError(IMAGE, code="INTERNAL", message="no"),
         errors.UnexpectedError(IMAGE, cause=ValueError()),
     ]

@@ -20,6 +20,7 @@ Usage: krm-runner COMMAND [FLAGS]
 
 Commands:
   eval       run one function on a package, here or by a runner
+  image      look an image up in its registry, as the pod runtime does
   serve      serve functions over gRPC (also installed as function-runner)
   version    print the version
 
@@ -34,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = arguments[0] if arguments else ""
     if command == "eval":
         return _run("krm_runner.cli.evaluate", "eval_command", arguments[1:])
+    if command == "image":
+        return _run("krm_runner.cli.image", "image_command", arguments[1:])
     if command == "serve":
         return _run("krm_runner.cli.serve", "serve_command", arguments[1:], program="krm-runner serve")
     if command in ("version", "--version"):

@@ -23,6 +23,34 @@ class ServeError(KrmRunnerError):
     """The configuration is fine but the service cannot run here: its port is taken, for example."""
 
 
+class KubernetesError(KrmRunnerError):
+    """The API server refused or did not answer; the message has its own words, cut to a readable length."""
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class KubernetesNotFoundError(KubernetesError):
+    """There is no such object, or no such namespace."""
+
+
+class KubernetesConflictError(KubernetesError):
+    """The object exists already, or was changed by somebody else meanwhile: read it again."""
+
+
+class KubernetesForbiddenError(KubernetesError):
+    """The runner's account may not do that, or admission refuses it: nothing that a retry would change."""
+
+
+class KubernetesUnavailableError(KubernetesError):
+    """The API server is away, overloaded or too slow: a retry may help."""
+
+    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+        super().__init__(message, status=status)
+        self.retry_after = retry_after
+
+
 class EvaluationError(KrmRunnerError):
     """One call failed. `reason` is for machines, the message for people."""
 
@@ -160,6 +188,52 @@ class ShuttingDownError(EvaluationError):
 
     def __init__(self, image: str) -> None:
         super().__init__(f'function "{image}" was stopped because this runner is shutting down; try again', image=image)
+
+
+class ImageNotFoundError(EvaluationError):
+    """The registry says that there is no such image."""
+
+    reason = "IMAGE_NOT_FOUND"
+
+    def __init__(self, image: str, *, why: str) -> None:
+        super().__init__(f'image "{image}" was not found: {why}', image=image)
+
+
+class ImagePullRefusedError(EvaluationError):
+    """The registry wants credentials that the runner does not have, or does not accept those that it has."""
+
+    reason = "IMAGE_PULL_REFUSED"
+
+    def __init__(self, image: str, *, why: str) -> None:
+        super().__init__(f'image "{image}" may not be read: {why}', image=image)
+
+
+class ImageUnusableError(EvaluationError):
+    """The registry has something of this name, but nothing that could be run as a function here."""
+
+    reason = "IMAGE_UNUSABLE"
+
+    def __init__(self, image: str, *, why: str) -> None:
+        super().__init__(f'image "{image}" cannot be used: {why}', image=image)
+
+
+class RegistryUntrustedError(EvaluationError):
+    """The registry's certificate is not trusted, or it speaks plain HTTP where that is not allowed."""
+
+    reason = "REGISTRY_UNTRUSTED"
+
+    def __init__(self, image: str, *, why: str) -> None:
+        super().__init__(f'image "{image}" cannot be read safely: {why}', image=image)
+
+
+class RegistryUnavailableError(EvaluationError):
+    """The registry does not answer, or not in time; it may later."""
+
+    reason = "REGISTRY_UNAVAILABLE"
+    retry_after = 5.0
+
+    def __init__(self, image: str, *, why: str) -> None:
+        super().__init__(f'image "{image}" cannot be looked up for now: {why}; try again later', image=image)
 
 
 class RemoteError(EvaluationError):

@@ -81,6 +81,15 @@ def parse(text: str, *, default_prefix: str = "") -> ImageRef:
     return ImageRef(registry=registry, repository=repository, tag=tag, digest=digest)
 
 
+def is_digest(text: str) -> bool:
+    """Whether this is a digest: an algorithm, and as many hex digits as it has."""
+    try:
+        _check_digest(text)
+    except ImageRefError:
+        return False
+    return True
+
+
 def _split_tag(text: str) -> tuple[str, str]:
     """A colon after the last slash starts the tag; one before it belongs to a port."""
     colon = text.rfind(":")

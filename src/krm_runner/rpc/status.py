@@ -35,6 +35,11 @@ _CODES: dict[type[EvaluationError], grpc.StatusCode] = {
     errors.OutOfResourcesError: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
+    errors.ImageNotFoundError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ImagePullRefusedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ImageUnusableError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.RegistryUntrustedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.RegistryUnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.RemoteError: grpc.StatusCode.UNAVAILABLE,
     errors.UnexpectedError: grpc.StatusCode.INTERNAL,
 }

@@ -3,11 +3,11 @@
 from krm_runner.settings.model import (
     ExecSettings,
     PodSettings,
-    RegistrySettings,
     ServerSettings,
     Settings,
     parse_settings,
 )
+from krm_runner.settings.registries import RegistrySettings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
 
 __all__ = [

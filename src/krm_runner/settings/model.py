@@ -10,6 +10,7 @@ from typing import Literal, TypeVar, cast
 from krm_runner.core import image_ref
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.settings.go_flags import ParsedFlags, parse_flags
+from krm_runner.settings.registries import RegistrySettings, registry_settings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
 from krm_runner.telemetry.exporters import METRICS_EXPORTERS, OTLP_PROTOCOLS, TRACES_EXPORTERS, ExporterChoice
 
@@ -63,17 +64,6 @@ class PodSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrySettings:
-    """Private registries, for the pod runtime."""
-
-    enabled: bool
-    auth_secret_path: Path
-    auth_secret_name: str
-    tls_enabled: bool
-    tls_secret_path: Path
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything; a runtime that is disabled has no settings."""
 
@@ -109,13 +99,7 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         exporters=_exporters(environment),
         exec=None if "exec" in disabled else _exec_settings(flags),
         pod=None if "pod" in disabled else _pod_settings(flags, environment),
-        registries=RegistrySettings(
-            enabled=value("enable-private-registries", bool),
-            auth_secret_path=Path(value("registry-auth-secret-path", str)),
-            auth_secret_name=value("registry-auth-secret-name", str),
-            tls_enabled=value("enable-private-registries-tls", bool),
-            tls_secret_path=Path(value("tls-secret-path", str)),
-        ),
+        registries=registry_settings(flags),
     )
 
 

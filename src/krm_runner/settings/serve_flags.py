@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from krm_runner.settings.go_flags import Flag, boolean, choice, duration, integer, positive_duration
+from krm_runner.settings.registries import REGISTRY_FLAGS
 
 RUNTIMES = ("exec", "pod")
 
 GENERIC = "Generic"
 EXEC = "Exec runtime"
 POD = "Pod runtime"
-REGISTRIES = "Private registries"
 
 _MAX_INT32 = 2**31 - 1
 
@@ -71,33 +71,5 @@ SERVE_FLAGS: tuple[Flag, ...] = (
     ),
     Flag("max-waitlist-length", POD, "2", "calls per pod before another pod is started", integer(1, 1_000_000)),
     Flag("max-parallel-pods-per-function", POD, "1", "pods that one function may have", integer(1, 10_000)),
-    Flag(
-        "enable-private-registries",
-        REGISTRIES,
-        "false",
-        "use the secret below for all but the default registries",
-        boolean,
-        is_boolean=True,
-    ),
-    Flag(
-        "registry-auth-secret-path",
-        REGISTRIES,
-        "/var/tmp/config-secret/.dockerconfigjson",  # noqa: S108 - Porch's own default, where the secret is mounted
-        "docker config JSON with the credentials",
-    ),
-    Flag("registry-auth-secret-name", REGISTRIES, "auth-secret", "name of the pull secret of the function pods"),
-    Flag(
-        "enable-private-registries-tls",
-        REGISTRIES,
-        "false",
-        "trust the CA below for private registries",
-        boolean,
-        is_boolean=True,
-    ),
-    Flag(
-        "tls-secret-path",
-        REGISTRIES,
-        "/var/tmp/tls-secret/",  # noqa: S108 - Porch's own default
-        "directory with ca.crt or ca.pem",
-    ),
+    *REGISTRY_FLAGS,
 )

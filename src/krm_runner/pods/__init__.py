@@ -1,0 +1,1 @@
+"""Function pods and what they need in the cluster."""

@@ -1,0 +1,79 @@
+"""A file that is read when it is needed, and again after it changed: credentials, certificates, the image map.
+
+A broken new version never replaces a good one: the old one stays in force, the log says why, and `problem` says it to
+whoever needs to explain a failure. There is no task that watches: a look at the file's status comes with every use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import structlog
+
+from krm_runner.core.errors import ConfigurationError
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("krm_runner.files")
+_MAX_BYTES = 8 * 1024 * 1024
+
+Signature = tuple[int, int, int, int] | None
+
+
+class WatchedFile(Generic[T]):
+    """Parses the file with `parse`, which raises ConfigurationError; `absent` stands in for a missing file."""
+
+    def __init__(self, path: Path, *, parse: Callable[[bytes], T], absent: T, is_expected: bool = True) -> None:
+        self.path = path
+        self.problem = ""
+        self._parse = parse
+        self._absent = self._value = absent
+        self._is_expected = is_expected
+        self._signature: Signature = None
+        self._has_looked = False
+
+    def current(self) -> T:
+        """What the file says, as far as it could be understood."""
+        signature = signature_of(self.path)
+        if self._has_looked and signature == self._signature:
+            return self._value
+        is_first = not self._has_looked
+        self._signature, self._has_looked = signature, True
+        try:
+            if signature is None and not self._is_expected:
+                self._value = self._absent
+                return self._value
+            self._value = self._parse(read_bounded(self.path))
+        except ConfigurationError as error:
+            self.problem = str(error)
+            _log.error(
+                "file not read" if is_first else "file not read again, the old version stays", error=self.problem
+            )
+        else:
+            self.problem = ""
+            if not is_first:
+                _log.info("file read again", path=str(self.path))
+        return self._value
+
+
+def signature_of(path: Path) -> Signature:
+    """What changes when the file does; a mounted secret's swapped links are seen as well."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+
+
+def read_bounded(path: Path) -> bytes:
+    """The file's content; ConfigurationError when it cannot be read or is far too large."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) > _MAX_BYTES:
+        raise ConfigurationError(f"{path} is larger than {_MAX_BYTES} bytes")
+    return content

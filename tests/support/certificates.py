@@ -1,0 +1,59 @@
+"""A CA of our own, and certificates that it signs, by openssl."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+class Authority:
+    """A CA in a directory."""
+
+    def __init__(self, directory: Path, name: str = "test-ca") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self.certificate = directory / f"{name}.crt"
+        self._key = directory / f"{name}.key"
+        _openssl(
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", f"/CN={name}", "-keyout", str(self._key), "-out", str(self.certificate),
+        )  # fmt: skip
+
+    def sign(self, name: str, *, subject_names: str = "DNS:localhost,IP:127.0.0.1") -> tuple[Path, Path]:
+        """A server's certificate and key."""
+        request, key = self._directory / f"{name}.csr", self._directory / f"{name}.key"
+        certificate, extensions = self._directory / f"{name}.crt", self._directory / f"{name}.ext"
+        extensions.write_text(f"subjectAltName={subject_names}\nextendedKeyUsage=serverAuth\n")
+        _openssl(
+            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
+            "-keyout", str(key), "-out", str(request),
+        )  # fmt: skip
+        _openssl(
+            "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self._key),
+            "-set_serial", "2", "-days", "2", "-extfile", str(extensions), "-out", str(certificate),
+        )  # fmt: skip
+        return certificate, key
+
+
+class Signer:
+    """A key that signs tokens, and its self-signed certificate."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.certificate, self._key = directory / "token.crt", directory / "token.key"
+        _openssl(
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=token-server",
+            "-keyout", str(self._key), "-out", str(self.certificate),
+        )  # fmt: skip
+
+    def sign(self, message: bytes) -> bytes:
+        """RSA with SHA-256."""
+        return _openssl("dgst", "-sha256", "-sign", str(self._key), stdin=message)
+
+    def der(self) -> bytes:
+        """The certificate in DER."""
+        return _openssl("x509", "-in", str(self.certificate), "-outform", "DER")
+
+
+def _openssl(*arguments: str, stdin: bytes = b"") -> bytes:
+    return subprocess.run(["openssl", *arguments], input=stdin, check=True, capture_output=True, timeout=60).stdout
