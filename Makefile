@@ -25,6 +25,7 @@ test: $(VENV)/.dev ## fast tests: unit and integration, of the wrapper server to
 
 e2e: $(VENV)/.dev ## tests that need the machine: Go clients, cgroups, load, a real Kubernetes
 	@sh tests/e2e/ensure-go.sh
+	@if command -v cargo >/dev/null; then sh wrapper/build.sh; fi
 	@$(CLUSTER) build
 	pytest tests/e2e --ignore=tests/e2e/cluster --durations=10 $(PYTEST_FLAGS)
 	$(CLUSTER) run -- sh tests/e2e/cluster/run.sh $(PYTEST_FLAGS)
