@@ -75,6 +75,33 @@ def test_examples(wrapper: Wrapper, text: str) -> None:
     assert wrapper.verdict(data) == verdict(data)
 
 
+A_MERGED = "a: &a {kind: ResourceList}\n"
+CHAIN = "".join(f"a{number}: &a{number} {{<<: *a{number - 1}}}\n" for number in range(1, 8000))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        A_MERGED + "!!merge <<: *a\n",  # as Go's yaml.v3 writes it
+        A_MERGED + "! <<: *a\n",
+        A_MERGED + '"<<": *a\n',
+        "kind: ResourceList\na: &a {<<: *a}\n<<: *a\n",
+        "&a\n<<: *a\nkind: ResourceList\n",
+        "a0: &a0 {kind: ResourceList}\n" + CHAIN + "<<: *a7999\n",
+        "a0: &a0 {}\n" + CHAIN.replace("{<<: ", "[").replace("}", "]") + "<<: *a0\nkind: ResourceList\n",
+        "kind: [a]\nx: &a " + "y" * 100_000 + "\nresults: [" + "*a," * 10_000 + "]\n",
+        "<<: {kind: ResourceList}\n" * 20_000,
+        "<<: {kind: ResourceList}\n<<: {kind: Other}\n",
+        'a: "\\u"\n',
+        "a: b\f\nkind: ResourceList\n",
+    ],
+    ids=lambda text: repr(text[:30]),
+)
+def test_merges_aliases_and_escapes_that_nobody_expects(wrapper: Wrapper, text: str) -> None:
+    data = text.encode()
+    assert wrapper.verdict(data) == verdict(data)
+
+
 many = settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

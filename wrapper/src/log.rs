@@ -5,6 +5,7 @@
 
 use std::fmt::{Display, Write as _};
 use std::io::Write as _;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -57,9 +58,22 @@ impl Line {
     pub fn write(self) {
         if let Some(mut line) = self.0 {
             line.push('\n');
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            let mut stderr = std::io::stderr().lock();
+            for part in line.as_bytes().chunks(libc::PIPE_BUF) {
+                if !takes_bytes(stderr.as_raw_fd()) || stderr.write_all(part).is_err() {
+                    return;
+                }
+            }
         }
     }
+}
+
+/// Whether a write of at most `PIPE_BUF` bytes returns at once: one that waits would stop every call, and health too.
+/// (The descriptor is shared with whoever started us, so it must not be made non-blocking.)
+fn takes_bytes(descriptor: RawFd) -> bool {
+    let mut watched = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry, as is said.
+    unsafe { libc::poll(&raw mut watched, 1, 0) == 1 }
 }
 
 fn quoted(value: &str) -> String {
@@ -119,6 +133,15 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
         ] {
             assert_eq!(timestamp(UNIX_EPOCH + Duration::from_secs(seconds)), expected);
+        }
+    }
+
+    #[test]
+    fn a_full_pipe_takes_nothing() {
+        let (_reader, mut writer) = std::io::pipe().unwrap();
+        assert!(takes_bytes(writer.as_raw_fd()));
+        while takes_bytes(writer.as_raw_fd()) {
+            writer.write_all(&[0; libc::PIPE_BUF]).unwrap();
         }
     }
 

@@ -58,6 +58,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024 * 1024;
 const FRAME_SIZE: u32 = 256 * 1024;
+/// At once; as many may be cancelled before they are looked at: by default the 21st ends the connection, and with it
+/// everybody's calls.
 const MAX_STREAMS: u32 = 4096;
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -186,6 +188,7 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME_SIZE)
         .max_concurrent_streams(MAX_STREAMS)
+        .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
         .http2_keepalive_interval(Some(KEEPALIVE))
         .serve_with_incoming_shutdown(router(evaluation, health), incoming, end?)
         .await

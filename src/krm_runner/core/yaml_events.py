@@ -163,5 +163,7 @@ def _reason_of(error: yaml.YAMLError) -> str:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         context = f"{error.context}: " if error.context else ""
-        return f"yaml: {where}{context}{error.problem}"
+        # libyaml's own slip, which the wrapper server's translation of it has mended.
+        problem = error.problem.replace("hexdecimal", "hexadecimal")
+        return f"yaml: {where}{context}{problem}"
     return "yaml: " + " ".join(str(error).split())

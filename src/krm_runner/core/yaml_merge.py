@@ -17,6 +17,8 @@ NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 _MAX_STEPS = 100_000
 _MAX_VALUE_DEPTH = 16
+_MAX_MERGE_DEPTH = 100
+"""A mapping that merges one that merges one: each level costs stack, and one may merge itself."""
 
 _Entries = list[tuple[Node, Node]]
 
@@ -42,7 +44,7 @@ class _Reader:
         self._steps = 0
 
     def fields(self, mapping: MappingNode) -> dict[str, object]:
-        pairs = [(self._value(key, 0), self._value(value, 0)) for key, value in self._flatten(mapping)]
+        pairs = [(self._value(key, 0), self._value(value, 0)) for key, value in self._flatten(mapping, 0)]
         return {key: value for key, value in pairs if isinstance(key, str)}
 
     def _step(self) -> None:
@@ -50,8 +52,10 @@ class _Reader:
         if self._steps > _MAX_STEPS:
             raise _BeyondMeasureError
 
-    def _flatten(self, mapping: MappingNode) -> _Entries:
+    def _flatten(self, mapping: MappingNode, depth: int) -> _Entries:
         """The entries with those that are merged in before them, so that the last of a key counts."""
+        if depth > _MAX_MERGE_DEPTH:
+            raise _BeyondMeasureError
         merged: _Entries = []
         own: _Entries = []
         for key, value in cast(_Entries, mapping.value):
@@ -63,7 +67,7 @@ class _Reader:
             for source in sources:
                 if not isinstance(source, MappingNode):
                     raise _BeyondMeasureError
-                merged += self._flatten(source)
+                merged += self._flatten(source, depth + 1)
         return merged + own
 
     def _value(self, node: Node, depth: int) -> object:

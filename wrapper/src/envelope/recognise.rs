@@ -221,8 +221,8 @@ fn read_scalar(text: &[u8]) -> Option<Scalar<'_>> {
         }
         first if first.is_ascii_alphanumeric() || b"_./".contains(&first) => {
             let end = text.iter().position(|&byte| byte == b':' || byte == b'#').unwrap_or(text.len());
-            let plain = text[..end].trim_ascii_end();
-            (Scalar::Text(plain), &text[plain.len()..])
+            let length = text[..end].iter().rposition(|byte| !is_space(*byte)).map_or(0, |last| last + 1);
+            (Scalar::Text(&text[..length]), &text[length..])
         }
         _ => return None,
     };

@@ -19,6 +19,8 @@ const MAX_VALUE_DEPTH: usize = 16;
 /// Merge keys that refer to another place are resolved in documents up to this size: it takes a whole parse.
 const MAX_MERGED: usize = 256 * 1024;
 const MERGE: &str = "<<";
+/// So many bytes of text may aliases inside a value stand for, all together; the others stand for nothing.
+pub const MAX_COPIED: usize = 8 * 1024 * 1024;
 
 /// A document that is not empty.
 pub enum Document {
@@ -31,7 +33,7 @@ pub enum Document {
 /// One step of the parser, as far as anyone looks at it.
 pub enum Event {
     DocumentStart,
-    Scalar { text: String, is_plain: bool, anchor: Option<String> },
+    Scalar { text: String, is_plain: bool, is_tagged: bool, anchor: Option<String> },
     Alias(String),
     SequenceStart { anchor: Option<String> },
     MappingStart { anchor: Option<String> },
@@ -62,7 +64,7 @@ pub fn read_documents(data: &[u8], names: &[&str], is_cancelled: &dyn Fn() -> bo
     if reader.merges_elsewhere
         && documents.len() == 1
         && data.len() <= MAX_MERGED
-        && let Some(fields) = merge::load_merged(data)
+        && let Some(fields) = merge::load_merged(data, names)
     {
         return Ok(vec![Document::Mapping(fields)]);
     }
@@ -99,9 +101,12 @@ fn read_fields(reader: &mut EventReader, names: &[&str], is_merged: bool) -> Res
         match &key {
             Value::Text(key) if key == MERGE && !is_merged => {
                 if matches!(value, Event::MappingStart { .. }) {
-                    let mut earlier = read_fields(reader, names, true)?;
-                    earlier.append(&mut merged);
-                    merged = earlier;
+                    for (name, value) in read_fields(reader, names, true)? {
+                        // The earlier merge counts.
+                        if merged.iter().all(|(known, _)| *known != name) {
+                            merged.push((name, value));
+                        }
+                    }
                 } else {
                     reader.merges_elsewhere = true;
                     reader.skip(&value)?;
@@ -109,6 +114,7 @@ fn read_fields(reader: &mut EventReader, names: &[&str], is_merged: bool) -> Res
             }
             Value::Text(key) if names.contains(&key.as_str()) => {
                 let value = reader.value(value, 0)?;
+                fields.retain(|(known, _)| known != key);
                 fields.push((key.clone(), value));
             }
             _ => reader.skip(&value)?,
@@ -123,6 +129,7 @@ pub struct EventReader<'a> {
     parser: Parser<'a>,
     is_cancelled: &'a dyn Fn() -> bool,
     anchored: HashMap<String, Value>,
+    to_copy: usize,
     depth: isize,
     /// Whether the top level takes fields from a mapping that stands at another place.
     merges_elsewhere: bool,
@@ -130,15 +137,22 @@ pub struct EventReader<'a> {
 
 impl<'a> EventReader<'a> {
     pub fn new(data: &'a [u8], is_cancelled: &'a dyn Fn() -> bool) -> Self {
-        Self { parser: Parser::new(data), is_cancelled, anchored: HashMap::new(), depth: 0, merges_elsewhere: false }
+        Self {
+            parser: Parser::new(data),
+            is_cancelled,
+            anchored: HashMap::new(),
+            to_copy: MAX_COPIED,
+            depth: 0,
+            merges_elsewhere: false,
+        }
     }
 
     /// The next event; nothing at the end of the stream.
     pub fn next(&mut self) -> Result<Option<Event>, String> {
         let Some(event) = self.parser.next()? else { return Ok(None) };
-        if let Event::Scalar { text, is_plain, anchor } = &event {
+        if let Event::Scalar { text, is_plain, is_tagged, anchor } = &event {
             if let Some(anchor) = anchor {
-                self.anchored.insert(anchor.clone(), scalar(text.clone(), *is_plain));
+                self.anchored.insert(anchor.clone(), scalar(text.clone(), *is_plain && !is_tagged));
             }
             return Ok(Some(event));
         }
@@ -166,11 +180,21 @@ impl<'a> EventReader<'a> {
         Ok(())
     }
 
+    /// What an alias stands for, as far as it is a scalar, and they do not stand for more than any memory holds.
+    fn copy_of(&mut self, anchor: &str, depth: usize) -> Value {
+        let Some(value) = self.anchored.get(anchor) else { return Value::Null };
+        if depth > 0 {
+            let Some(left) = self.to_copy.checked_sub(value.text().len()) else { return Value::Null };
+            self.to_copy = left;
+        }
+        value.clone()
+    }
+
     /// The node that starts with `event`; what is nested too deep is left out.
     fn value(&mut self, event: Event, depth: usize) -> Result<Value, String> {
         match event {
-            Event::Scalar { text, is_plain, .. } => Ok(scalar(text, is_plain)),
-            Event::Alias(anchor) => Ok(self.anchored.get(&anchor).cloned().unwrap_or(Value::Null)),
+            Event::Scalar { text, is_plain, is_tagged, .. } => Ok(scalar(text, is_plain && !is_tagged)),
+            Event::Alias(anchor) => Ok(self.copy_of(&anchor, depth)),
             event if depth >= MAX_VALUE_DEPTH => {
                 self.skip(&event)?;
                 Ok(Value::Null)
@@ -271,7 +295,8 @@ unsafe fn convert(event: &libyaml::yaml_event_t) -> Event {
                 let value = std::slice::from_raw_parts(scalar.value, length);
                 Event::Scalar {
                     text: String::from_utf8_lossy(value).into_owned(),
-                    is_plain: scalar.style == libyaml::YAML_PLAIN_SCALAR_STYLE && scalar.tag.is_null(),
+                    is_plain: scalar.style == libyaml::YAML_PLAIN_SCALAR_STYLE,
+                    is_tagged: !scalar.tag.is_null(),
                     anchor: text(scalar.anchor),
                 }
             }

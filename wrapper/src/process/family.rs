@@ -84,7 +84,7 @@ impl Group<'_> {
         self.leader
     }
 
-    /// SIGKILL to every process of the group; only while the leader is not reaped.
+    /// SIGKILL to every process of the group, and to a leader that has left it; only while the leader is not reaped.
     pub fn kill(&self) {
         kill_group(self.leader);
     }
@@ -104,21 +104,27 @@ impl Group<'_> {
     /// Kill whoever lives and wait for all of them: a child that dies hands its own children to us.
     fn reap(&self) -> Exit {
         self.kill();
-        let mut exit = Exit::Signal(libc::SIGKILL);
+        let mut exit = None;
         let mut status = 0;
+        let mut waited_for = -self.leader;
         loop {
             // SAFETY: `status` is valid for writes.
-            let pid = unsafe { libc::waitpid(-self.leader, &raw mut status, 0) };
+            let pid = unsafe { libc::waitpid(waited_for, &raw mut status, 0) };
             if pid == self.leader {
-                exit = if libc::WIFEXITED(status) {
+                exit = Some(if libc::WIFEXITED(status) {
                     Exit::Code(libc::WEXITSTATUS(status))
                 } else {
                     Exit::Signal(libc::WTERMSIG(status))
-                };
+                });
                 self.family.leaders().remove(&pid);
             } else if pid < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                if exit.is_none() && waited_for < 0 {
+                    // Nobody of the group is left: its leader has joined another one.
+                    waited_for = self.leader;
+                    continue;
+                }
                 self.family.leaders().remove(&self.leader);
-                return exit;
+                return exit.unwrap_or(Exit::Signal(libc::SIGKILL));
             }
         }
     }
@@ -132,7 +138,10 @@ impl Drop for Group<'_> {
 
 fn kill_group(leader: pid_t) {
     // SAFETY: no pointers are involved.
-    unsafe { libc::kill(-leader, libc::SIGKILL) };
+    unsafe {
+        libc::kill(-leader, libc::SIGKILL);
+        libc::kill(leader, libc::SIGKILL);
+    }
 }
 
 fn group_of(pid: pid_t) -> pid_t {

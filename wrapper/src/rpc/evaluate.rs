@@ -32,6 +32,8 @@ pub const METHOD: &str = "/evaluator.FunctionEvaluator/EvaluateFunction";
 const MAX_SHOWN_IMAGE: usize = 256;
 const MAX_LOGGED_ERROR: usize = 4096;
 const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
+/// A hundred years: there is no moment on the clock that is as far away as a caller may ask.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// W3C's names, as headers and, in capitals, as variables of the environment.
 const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
@@ -157,7 +159,8 @@ impl Call {
         let timeout = timeout_of(&self.headers);
         // A little earlier than the caller's own timer, so that it is our message that a person sees.
         let margin = timeout.map_or(Duration::ZERO, |timeout| DEADLINE_MARGIN.min(timeout / 20));
-        let deadline = record.started + timeout.unwrap_or(evaluation.default_timeout).saturating_sub(margin);
+        let timeout = timeout.unwrap_or(evaluation.default_timeout).min(LONGEST_TIMEOUT);
+        let deadline = record.started + timeout.saturating_sub(margin);
         record.deadline = Some(deadline);
         let mut stopping = evaluation.stopping.clone();
         let answer = tokio::select! {
