@@ -187,6 +187,41 @@ async def test_the_trace_of_the_call_is_passed_on_only_when_tracing_is_on(pod: P
         wrapper.stop()
 
 
+async def test_a_log_that_nobody_reads_stops_no_call(pod: Pod) -> None:
+    function = write_function(pod.directory, "function", "#!/bin/sh\nexec cat\n")
+    port = free_port()
+    unread, full = os.pipe()
+    process = subprocess.Popen([str(pod.program), f"--port={port}", "--", str(function)], stderr=full)
+    try:
+        async with Client(f"localhost:{port}") as client:
+            await asyncio.wait_for(client.channel.channel_ready(), 10)
+            name = f"example.com/{'long/' * 40}function:v1"
+            for _ in range(400):
+                assert (await client.evaluate(name, LIST, timeout=10)).code == "OK"
+            assert (await check_health(client.channel)).status == HealthResponse.SERVING
+    finally:
+        process.terminate()
+        process.wait(30)
+        os.close(unread)
+        os.close(full)
+    assert process.returncode == 0
+
+
+async def test_a_function_that_leaves_its_own_group_is_still_known(pod: Pod) -> None:
+    """Python, since a shell cannot: the group that it joins is that of its child."""
+    script = (
+        "#!/usr/bin/env python3\nimport os, sys\nchild = os.fork()\n"
+        "if child == 0:\n    os.setpgid(0, 0)\n    os.execvp('sleep', ['sleep', '0.5'])\n"
+        "while os.getpgrp() != child:\n    try:\n        os.setpgid(0, child)\n    except PermissionError:\n        pass\n"
+        "sys.stdout.buffer.write(sys.stdin.buffer.read())\n"
+    )
+    wrapper = pod.start(script)
+    async with Client(wrapper.address) as client:
+        answer = await client.evaluate(IMAGE, LIST)
+        assert (answer.code, answer.resource_list) == ("OK", LIST), answer.message
+        await eventually(lambda: not children(wrapper.pid), what="all children reaped")
+
+
 async def test_a_caller_that_names_no_image_is_served(pod: Pod) -> None:
     wrapper = pod.start("#!/bin/sh\nexit 3\n")
     async with Client(wrapper.address) as client:
@@ -237,6 +272,19 @@ async def test_a_call_that_waits_too_long_never_runs(pod: Pod) -> None:
         assert waiting.code == "DEADLINE_EXCEEDED"
         assert (await first).code == "OK"
     assert (pod.directory / "runs").read_text() == "x\n"
+
+
+async def test_callers_that_send_nothing_do_not_hold_up_the_others_for_ever(pod: Pod) -> None:
+    wrapper = pod.start("#!/bin/sh\nexec cat\n", "--max-parallel=1")
+    async with Client(wrapper.address) as slow, Client(wrapper.address) as client:
+        stuck: list[grpc.aio.StreamUnaryCall[bytes, bytes]] = [
+            slow.channel.stream_unary(METHOD)(timeout=60) for _ in range(6)
+        ]
+        await asyncio.sleep(0.3)
+        assert (await client.evaluate(IMAGE, LIST, timeout=50)).code == "OK"
+        for call in stuck:
+            call.cancel()
+    wrapper.wait_for_line("reason|did not arrive within 10s")
 
 
 # --- the end ------------------------------------------------------------------------------------------------------

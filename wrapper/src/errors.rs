@@ -114,6 +114,15 @@ impl EvaluationError {
         Self::new(Code::DeadlineExceeded, "DEADLINE_EXCEEDED", message)
     }
 
+    /// The caller has its turn, but its request does not come.
+    pub fn request_too_slow(image: &str, after: Duration) -> Self {
+        let message = format!(
+            "function \"{image}\": the request did not arrive within {}s of its turn, and others wait; try again",
+            after.as_secs()
+        );
+        Self { retry_after: SOON, ..Self::new(Code::Unavailable, "REQUEST_TOO_SLOW", message) }
+    }
+
     /// The pod is stopping and the call could not end in time.
     pub fn shutting_down(image: &str) -> Self {
         let message = format!("function \"{image}\" was stopped because its pod is shutting down; try again");

@@ -1,7 +1,7 @@
 //! When a function runs: a bounded number at once, the others in line, and whoever gives up leaves no trace.
 //!
 //! Two stages: a call is *admitted* before its request is read (so many as run, and two more, so that the next ones are
-//! ready): what waits before that waits at the caller's side of the connection and costs no memory. It gets a *worker*
+//! ready): of what waits before that no more than a window of the connection is held here. It gets a *worker*
 //! for its process, who is free again only when the last process of its group is gone. Both lines are first come, first
 //! served; a call that ends is out of line at once.
 

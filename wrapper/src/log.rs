@@ -76,9 +76,22 @@ fn takes_bytes(descriptor: RawFd) -> bool {
     unsafe { libc::poll(&raw mut watched, 1, 0) == 1 }
 }
 
+/// On one line, and without anything that a terminal would obey.
 fn quoted(value: &str) -> String {
-    let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\r', "\\r");
-    format!("\"{escaped}\"")
+    let mut text = String::from("\"");
+    for character in value.chars() {
+        match character {
+            '\\' | '"' => text.extend(['\\', character]),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            character if character.is_control() => {
+                let _ = write!(text, "\\x{:02x}", u32::from(character));
+            }
+            character => text.push(character),
+        }
+    }
+    text + "\""
 }
 
 fn timestamp(time: SystemTime) -> String {
@@ -147,7 +160,11 @@ mod tests {
 
     #[test]
     fn values_that_need_it_are_quoted() {
-        let line = Line(Some(String::new())).with("a", "plain").with("b", "two words\n\"x\"").with("c", "");
-        assert_eq!(line.0.unwrap(), r#" a=plain b="two words\n\"x\"" c="""#);
+        let line = Line(Some(String::new()))
+            .with("a", "plain")
+            .with("b", "two words\n\"x\"")
+            .with("c", "")
+            .with("d", "\x1b[31m");
+        assert_eq!(line.0.unwrap(), r#" a=plain b="two words\n\"x\"" c="" d="\x1b[31m""#);
     }
 }

@@ -55,7 +55,7 @@ flags:
 const TERMINATION_LOG: &str = "/dev/termination-log";
 const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(2);
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-const STREAM_WINDOW: u32 = 1024 * 1024;
+const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024 * 1024;
 const FRAME_SIZE: u32 = 256 * 1024;
 /// At once; as many may be cancelled before they are looked at: by default the 21st ends the connection, and with it

@@ -31,6 +31,7 @@ pub const METHOD: &str = "/evaluator.FunctionEvaluator/EvaluateFunction";
 
 const MAX_SHOWN_IMAGE: usize = 256;
 const MAX_LOGGED_ERROR: usize = 4096;
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(10);
 const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
 /// A hundred years: there is no moment on the clock that is as far away as a caller may ask.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -77,7 +78,9 @@ impl Evaluation {
     ) -> Result<EvaluateFunctionResponse, EvaluationError> {
         let ticket = self.executor.enter()?;
         let _admitted = ticket.admitted().await;
-        let request = self.read(call, requests).await?;
+        // Whoever is admitted and sends nothing keeps others waiting.
+        let request = tokio::time::timeout(UPLOAD_TIMEOUT, self.read(call, requests)).await;
+        let request = request.map_err(|_| EvaluationError::request_too_slow(&record.image, UPLOAD_TIMEOUT))??;
         record.request_bytes = call.size.load(Ordering::Relaxed);
         if !request.image.is_empty() {
             record.image = shown(&request.image);
@@ -326,6 +329,8 @@ mod tests {
             ("1500m", Some(Duration::from_millis(1500))),
             ("2H", Some(Duration::from_secs(7200))),
             ("99999999n", Some(Duration::from_nanos(99_999_999))),
+            ("18446744073709551615S", Some(Duration::from_secs(u64::MAX))),
+            ("18446744073709551615H", None),
             ("", None),
             ("5", None),
             ("x5S", None),
