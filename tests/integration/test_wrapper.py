@@ -212,7 +212,8 @@ async def test_a_function_that_leaves_its_own_group_is_still_known(pod: Pod) -> 
     script = (
         "#!/usr/bin/env python3\nimport os, sys\nchild = os.fork()\n"
         "if child == 0:\n    os.setpgid(0, 0)\n    os.execvp('sleep', ['sleep', '0.5'])\n"
-        "while os.getpgrp() != child:\n    try:\n        os.setpgid(0, child)\n    except PermissionError:\n        pass\n"
+        "while os.getpgrp() != child:\n    try:\n        os.setpgid(0, child)\n"
+        "    except PermissionError:\n        pass\n"
         "sys.stdout.buffer.write(sys.stdin.buffer.read())\n"
     )
     wrapper = pod.start(script)
