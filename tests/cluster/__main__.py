@@ -181,12 +181,17 @@ def _exclusively(waits: bool = True) -> Generator[Callable[[], None]]:
 
 def _call(words: list[str], environment: Mapping[str, str]) -> int:
     """Run it to its end; what ends us ends it."""
-    process = subprocess.Popen(words, env=os.environ | dict(environment))
+    started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        process.send_signal(number)
+        if not started:
+            sys.exit(128 + number)
+        started[0].send_signal(number)
 
+    # Before the command is: it may be told to end as soon as it has begun.
     signal.signal(signal.SIGTERM, pass_on)
+    process = subprocess.Popen(words, env=os.environ | dict(environment))
+    started.append(process)
     while True:
         try:
             code = process.wait()

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,10 @@ from support.machine import ROOT, missing
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
 
 
-def start(*words: str) -> subprocess.Popen[str]:
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def begin(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "cluster", *words],
         stdout=subprocess.PIPE,
@@ -35,7 +39,7 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 def cluster(*words: str) -> str:
     """A command of the cluster, run to its end."""
-    with start(*words) as process:
+    with begin(*words) as process:
         said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     return said
@@ -51,7 +55,6 @@ def kill_when(process: subprocess.Popen[str], words: str) -> None:
         pytest.fail(f"it never said {words!r}")
     process.kill()
     process.wait(30)
-    process.stdout.close()
 
 
 @pytest.fixture
@@ -68,6 +71,26 @@ def before() -> Iterator[set[str]]:
     cluster("down")
 
 
+@pytest.fixture
+def start(before: set[str]) -> Iterator[Start]:
+    """Begins commands of the cluster, which do not outlive the test."""
+    with ExitStack() as stack:
+
+        def enter(*words: str) -> subprocess.Popen[str]:
+            process = begin(*words)
+            stack.callback(end, process)
+            return process
+
+        yield enter
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait(30)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
 def test_up_and_down(before: set[str]) -> None:
     cluster("up")
     during = traces() - before
@@ -82,14 +105,14 @@ def test_up_and_down(before: set[str]) -> None:
 
 
 @pytest.mark.parametrize("moment", ["containerd is up", "the API server is ready", "the node is ready"])
-def test_killed_on_the_way_up(before: set[str], moment: str) -> None:
+def test_killed_on_the_way_up(before: set[str], start: Start, moment: str) -> None:
     kill_when(start("up"), moment)
     assert traces() != before
     cluster("down")
     assert traces() == before
 
 
-def test_killed_on_the_way_up_and_started_again(before: set[str]) -> None:
+def test_killed_on_the_way_up_and_started_again(before: set[str], start: Start) -> None:
     kill_when(start("up"), "the API server is ready")
     cluster("up")
     assert "node" in cluster("run", "--", "kubectl", "get", "nodes", "-o=name")
@@ -97,7 +120,7 @@ def test_killed_on_the_way_up_and_started_again(before: set[str]) -> None:
     assert traces() == before
 
 
-def test_killed_on_the_way_down(before: set[str]) -> None:
+def test_killed_on_the_way_down(before: set[str], start: Start) -> None:
     cluster("up")
     enclosure = FullCluster(layout.full()).enclosure
     process = start("down")
@@ -110,7 +133,7 @@ def test_killed_on_the_way_down(before: set[str]) -> None:
     assert traces() == before
 
 
-def test_a_cluster_whose_command_was_killed_is_not_used_again(before: set[str], tmp_path: Path) -> None:
+def test_a_cluster_whose_command_was_killed_is_not_used_again(before: set[str], start: Start, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     run = start("run", "--", "sh", "-c", f"echo $$ >{mark}; exec sleep 600")
     limit = time.monotonic() + 120
@@ -121,15 +144,13 @@ def test_a_cluster_whose_command_was_killed_is_not_used_again(before: set[str], 
     assert sleeper is not None
     run.kill()
     run.wait(30)
-    assert run.stdout is not None
-    run.stdout.close()
     assert FullCluster(layout.full()).is_up
     assert "node" in cluster("run", "--", "kubectl", "get", "nodes", "-o=name")
     assert not sleeper.is_alive, "what it had started in the network went with it"
     assert traces() == before, "and the second run had a cluster of its own"
 
 
-def test_run_takes_its_cluster_down_again(before: set[str]) -> None:
+def test_run_takes_its_cluster_down_again(before: set[str], start: Start) -> None:
     process = start("run", "--", "sh", "-c", "echo inside; exec sleep 600")
     assert process.stdout is not None
     assert "inside\n" in process.stdout
@@ -139,11 +160,11 @@ def test_run_takes_its_cluster_down_again(before: set[str]) -> None:
     assert traces() == before
 
 
-def test_it_does_not_start_beside_another_kubelet(before: set[str]) -> None:
+def test_it_does_not_start_beside_another_kubelet(before: set[str], start: Start) -> None:
     with subprocess.Popen(["kubelet", "600"], executable="/bin/sleep") as other:
         try:
-            with start("up") as process:
-                said, _ = process.communicate(timeout=120)
+            process = start("up")
+            said, _ = process.communicate(timeout=120)
         finally:
             other.kill()
     assert process.returncode == 1
@@ -151,12 +172,12 @@ def test_it_does_not_start_beside_another_kubelet(before: set[str]) -> None:
     assert traces() == before
 
 
-def test_nobody_takes_it_down_while_its_owner_uses_it(before: set[str]) -> None:
+def test_nobody_takes_it_down_while_its_owner_uses_it(before: set[str], start: Start) -> None:
     owner = start("run", "--", "sh", "-c", "echo inside; exec sleep 600")
     assert owner.stdout is not None
     assert "inside\n" in owner.stdout
-    with start("down") as refused:
-        said, _ = refused.communicate(timeout=60)
+    refused = start("down")
+    said, _ = refused.communicate(timeout=60)
     owner.send_signal(signal.SIGTERM)
     owner.communicate(timeout=60)
     assert refused.returncode == 1
