@@ -41,13 +41,11 @@ class Envelope:
 
 # --- recognise: one pass ------------------------------------------------------------------------------------------
 
-# Quantifiers are possessive where they can be: a function's output must not make a match slow or large.
-_BLANK_LINES = rb"(?:[ ]*+(?:#[^\n]*+)?\r?\n)*+"
-_LEADING = re.compile(
-    rb"(?:\xef\xbb\xbf)?" + _BLANK_LINES + rb"(?:---(?:[ \t]++(?:#[^\n]*+)?)?\r?\n" + _BLANK_LINES + rb")?"
-)
-"""A byte order mark, empty lines, comments and one `---` may come before the envelope."""
-
+# No pattern here can be made slow by a function's output: none repeats what itself repeats. (Possessive quantifiers
+# would see to that as well, but do not work in every release of Python 3.11.)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LINE_WITH_CONTENT = re.compile(rb"(?:\A|(?<=\n)|(?<=\A\xef\xbb\xbf))[ ]*[^ #\r\n]")
+_SPACE = re.compile(rb"[ \t\r\n]*")
 _JSON_START = re.compile(rb"[ \t\r\n]*\{")
 
 _FIRST_COLUMN = re.compile(rb"\n(?:[^ \n\r#-]|-[^ \n\r])[^\n]*")
@@ -65,12 +63,6 @@ _TOP_LEVEL_KEY = re.compile(
 )
 """`key:` with a value that is over at the end of its line, or that goes on in indented lines."""
 
-_SCALAR_ENDS = re.compile(rb"(?:\n[ \t]*+\r?(?=\n|\Z))*+(?:\n(?![ \t\r\n-])|\Z)")
-"""After a scalar's line: the next line that is not empty starts in the first column, so the scalar is over."""
-
-_ENTRY_FOLLOWS = re.compile(rb"(?:\n[ \t]*+\r?(?=\n))*+\n-[ \r\n]")
-"""The next line that is not empty is an entry of a sequence, which only a key without a value may have."""
-
 _EXOTIC_BREAKS = (b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9")
 """Line breaks of YAML 1.1 that the patterns here do not know."""
 
@@ -82,8 +74,7 @@ def recognise(data: bytes) -> Envelope | None:
     """
     if not _has_plain_lines(data):
         return None
-    leading = _LEADING.match(data)
-    start = leading.end() if leading else 0
+    start = _skip_leading(data)
     if _JSON_START.match(data, start):
         return _recognise_json(data)
     return _recognise_block(data, start)
@@ -125,7 +116,7 @@ def _recognise_block(data: bytes, start: int) -> Envelope | None:
         line = _TOP_LEVEL_KEY.fullmatch(data, begin, end)
         if line is None or count >= _MAX_TOP_LEVEL_LINES:
             return None
-        if line.lastgroup != "key" and _ENTRY_FOLLOWS.match(data, end):
+        if line.lastgroup != "key" and _entry_follows(data, end):
             return None
         if open_key is not None and open_key[0] == b"results":
             results = (open_key[1], begin)
@@ -133,7 +124,7 @@ def _recognise_block(data: bytes, start: int) -> Envelope | None:
         open_key = (key, begin)
         if key in (b"kind", b"apiVersion"):
             value = line["plain"] or line["double"] or line["single"]
-            if value is None or key in values or not _SCALAR_ENDS.match(data, end):
+            if value is None or key in values or not _scalar_ends(data, end):
                 return None
             values[key] = value
     if open_key is not None and open_key[0] == b"results":
@@ -152,6 +143,43 @@ def _first_column_lines(data: bytes, start: int) -> Iterator[tuple[int, int]]:
     if first_end >= 0:
         for line in _FIRST_COLUMN.finditer(data, first_end):
             yield line.start() + 1, line.end()
+
+
+def _skip_leading(data: bytes) -> int:
+    """A byte order mark, empty lines, comments and one `---` may come before the envelope."""
+    start = _skip_blank_lines(data, len(_BYTE_ORDER_MARK) if data.startswith(_BYTE_ORDER_MARK) else 0)
+    if data.startswith(b"---", start):
+        end = data.find(b"\n", start)
+        rest = data[start + 3 : end]
+        content = rest.lstrip(b" \t").rstrip(b"\r")
+        if end >= 0 and (not content or (content.startswith(b"#") and rest[:1] in (b" ", b"\t"))):
+            return _skip_blank_lines(data, end + 1)
+    return start
+
+
+def _skip_blank_lines(data: bytes, start: int) -> int:
+    """Past the lines that are empty or hold nothing but a comment."""
+    line = _LINE_WITH_CONTENT.search(data, start)
+    return line.start() if line else len(data)
+
+
+def _after_empty_lines(data: bytes, end: int) -> int:
+    """From the end of a line to the end of the last of the empty lines that follow it."""
+    space = _SPACE.match(data, end)
+    following = space.end() if space else end
+    return following if following == len(data) else max(end, data.rfind(b"\n", end, following))
+
+
+def _scalar_ends(data: bytes, end: int) -> bool:
+    """After a scalar's line: the next line that is not empty starts in the first column, so the scalar is over."""
+    end = _after_empty_lines(data, end)
+    return data[end + 1 : end + 2] not in (b" ", b"\t", b"\r", b"\n", b"-")
+
+
+def _entry_follows(data: bytes, end: int) -> bool:
+    """The next line that is not empty is an entry of a sequence, which only a key without a value may have."""
+    end = _after_empty_lines(data, end)
+    return data[end + 1 : end + 3] in (b"- ", b"-\r", b"-\n")
 
 
 def _glance_at_results(data: bytes, section: tuple[int, int] | None) -> tuple[FunctionResult, ...]:
