@@ -1,0 +1,341 @@
+"""The pool's policy: by example, and as a model that any order of events must not break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from krm_runner.core.pool import (
+    DeletePod,
+    Effect,
+    Effects,
+    ExtendTtl,
+    Grant,
+    Limits,
+    Lost,
+    Observed,
+    PodState,
+    Pool,
+    Refuse,
+    StartPod,
+    Version,
+)
+
+FUNCTION = "example.com/set-namespace:v1"
+OLD, NEW = Version("sha256:old", "1"), Version("sha256:new", "1")
+LIMITS = Limits(waitlist=2, max_pods=3, max_calls=8, ttl=100.0)
+
+
+def pod_name(function: str, version: Version, number: int) -> str:
+    return f"{version.digest[7:]}-{number}"
+
+
+class Scene:
+    """A pool with one function, and the calls and pods of an example."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.pool: Pool[str] = Pool(pod_name)
+        self.limits = limits
+        self.now = 0.0
+
+    def acquire(self, ticket: str, version: Version = OLD) -> Effects[str]:
+        return self.pool.acquire(ticket, FUNCTION, version, self.limits, now=self.now)
+
+    def see(self, name: str, state: PodState, version: Version = OLD, uid: str = "", reclaim_after: float = 0) -> Any:
+        seen = Observed(name, uid or f"uid-{name}", FUNCTION, version, state, reclaim_after or self.now + 100)
+        return self.pool.observed(seen, self.limits, now=self.now)
+
+
+def test_the_first_call_starts_a_pod_and_gets_it() -> None:
+    scene = Scene()
+    assert scene.acquire("a") == [StartPod("old-1", FUNCTION, OLD, 100.0)]
+    assert scene.see("old-1", PodState.STARTING) == []
+    assert scene.see("old-1", PodState.READY) == [Grant("a", "old-1")]
+    assert scene.acquire("b") == [Grant("b", "old-1")]
+
+
+def test_a_full_pod_starts_another_and_the_call_goes_where_there_is_room_first() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY)
+    assert scene.acquire("a") == [Grant("a", "old-1")]
+    assert scene.acquire("b") == [Grant("b", "old-1")]
+    assert scene.acquire("c") == [StartPod("old-2", FUNCTION, OLD, 100.0)]
+    assert scene.pool.leave("a", now=1) == [Grant("c", "old-1")]
+    assert scene.acquire("d") == []
+    assert scene.see("old-2", PodState.READY) == [Grant("d", "old-2")]
+
+
+def test_when_no_more_pods_may_be_started_nobody_waits_for_one() -> None:
+    scene = Scene(Limits(waitlist=1, max_pods=1, max_calls=3, ttl=100))
+    scene.see("old-1", PodState.READY)
+    assert [scene.acquire(ticket) for ticket in "abc"] == [[Grant(ticket, "old-1")] for ticket in "abc"]
+    assert scene.acquire("d") == [Refuse("d", None)]
+
+
+def test_equals_take_turns() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY)
+    scene.see("old-2", PodState.READY)
+    assert [scene.acquire(ticket) for ticket in "abcd"] == [
+        [Grant("a", "old-1")],
+        [Grant("b", "old-2")],
+        [Grant("c", "old-1")],
+        [Grant("d", "old-2")],
+    ]
+
+
+def test_many_calls_at_once_start_as_many_pods_as_they_need() -> None:
+    scene = Scene()
+    started = [effect for ticket in "abcdefg" for effect in scene.acquire(ticket)]
+    assert started == [StartPod(f"old-{number}", FUNCTION, OLD, 100.0) for number in (1, 2, 3)]
+
+
+def test_a_pod_that_cannot_start_fails_its_calls_at_once_and_is_tried_again_later() -> None:
+    scene = Scene()
+    scene.acquire("a")
+    scene.see("old-1", PodState.STARTING, uid="u1")
+    assert scene.pool.failed("old-1", "u1", FUNCTION, "ErrImagePull", now=0) == [
+        DeletePod("old-1", "u1", "it cannot start"),
+        Refuse("a", "ErrImagePull"),
+    ]
+    assert scene.acquire("b") == [Refuse("b", "ErrImagePull")]
+    scene.now = 1.0
+    assert scene.acquire("c") == [StartPod("old-1", FUNCTION, OLD, 101.0)]
+    scene.pool.failed("old-1", "", FUNCTION, "quota", now=1.0)
+    scene.now = 2.9
+    assert scene.acquire("d") == [Refuse("d", "quota")]
+    scene.now = 3.0
+    assert scene.acquire("e") == [StartPod("old-1", FUNCTION, OLD, 103.0)]
+
+
+def test_a_call_does_not_fail_while_another_pod_is_there() -> None:
+    scene = Scene()
+    for ticket in "abc":
+        scene.acquire(ticket)
+    assert scene.pool.failed("old-2", "", FUNCTION, "quota", now=0) == []
+    assert scene.see("old-1", PodState.READY) == [Grant("a", "old-1"), Grant("b", "old-1"), Grant("c", "old-1")]
+
+
+def test_a_call_that_gives_up_leaves_the_pod_to_the_next() -> None:
+    scene = Scene()
+    scene.acquire("a")
+    assert scene.pool.leave("a", now=1) == []
+    assert scene.pool.leave("a", now=1) == []
+    assert scene.see("old-1", PodState.READY) == []
+    assert scene.acquire("b") == [Grant("b", "old-1")]
+
+
+def test_a_moved_tag_gets_new_pods_while_the_old_ones_finish() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY, reclaim_after=50)
+    scene.acquire("a")
+    assert scene.acquire("b", NEW) == [StartPod("new-1", FUNCTION, NEW, 100.0)]
+    scene.now = 60
+    assert scene.see("new-1", PodState.READY, NEW) == [Grant("b", "new-1")]
+    assert scene.pool.tick(now=60) == [ExtendTtl("old-1", "uid-old-1", 160.0)], "it has a call"
+    scene.pool.leave("a", now=60)
+    scene.pool.leave("b", now=160)
+    assert scene.pool.tick(now=161) == [DeletePod("old-1", "uid-old-1", "nobody used it for its time to live")]
+
+
+def test_lost_pods_tell_their_calls() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY)
+    scene.acquire("a")
+    assert scene.pool.gone("old-1", "another-uid", FUNCTION, "evicted", now=0) == []
+    assert scene.pool.gone("old-1", "uid-old-1", FUNCTION, "evicted", now=0) == [Lost("a", "old-1", "evicted")]
+    assert scene.pool.leave("a", now=0) == []
+
+
+def test_a_pod_of_the_same_name_is_another_pod() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY, uid="u1")
+    scene.acquire("a")
+    effects = scene.see("old-1", PodState.STARTING, uid="u2")
+    assert [type(effect) for effect in effects] == [Lost]
+    assert scene.pool.pods(FUNCTION) == {"old-1": (PodState.STARTING, 0)}
+
+
+def test_a_pod_that_another_runner_extended_is_kept() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY, reclaim_after=10)
+    assert scene.pool.tick(now=10) == [DeletePod("old-1", "uid-old-1", "nobody used it for its time to live")]
+    scene.now = 10
+    assert scene.acquire("a") == [StartPod("old-2", FUNCTION, OLD, 110.0)], "one that leaves gets no call"
+    assert scene.pool.kept("old-1", "uid-old-1", FUNCTION, reclaim_after=90, now=10) == [Grant("a", "old-1")]
+
+
+def test_use_is_written_once_per_quarter_of_the_ttl() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY, reclaim_after=100)
+    written: list[float] = []
+    for step in range(200):
+        scene.now = float(step)
+        scene.acquire("a")
+        written += [
+            effect.reclaim_after for effect in scene.pool.leave("a", now=scene.now) if isinstance(effect, ExtendTtl)
+        ]
+    assert written == [125.0, 150.0, 175.0, 200.0, 225.0, 250.0, 275.0]
+
+
+def test_warm_up_starts_one_pod_and_no_second() -> None:
+    scene = Scene()
+    assert scene.pool.warm_up(FUNCTION, OLD, LIMITS, now=0) == [StartPod("old-1", FUNCTION, OLD, 100.0)]
+    assert scene.pool.warm_up(FUNCTION, OLD, LIMITS, now=0) == []
+
+
+def test_a_function_without_pods_and_calls_is_forgotten() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY)
+    scene.pool.gone("old-1", "uid-old-1", FUNCTION, "deleted", now=0)
+    scene.pool.tick(now=1)
+    assert scene.pool.pods(FUNCTION) == {}
+    assert scene.pool.waiting(FUNCTION) == 0
+
+
+class PoolModel(RuleBasedStateMachine):
+    """Calls, pods and time in any order; the model holds what the effects promised."""
+
+    tickets = Bundle("tickets")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool: Pool[int] = Pool(pod_name)
+        self.now = 0.0
+        self.version = OLD
+        self.last_ticket = 0
+        self.last_uid = 0
+        self.waiting: set[int] = set()
+        self.granted: dict[int, str] = {}
+        self.pods: dict[str, tuple[str, Version, PodState]] = {}
+        """By name: uid ("" before it is created), version, state."""
+        self.written: dict[str, float] = {}
+
+    def perform(self, effects: Effects[int]) -> None:
+        for effect in effects:
+            self.perform_one(effect)
+
+    def perform_one(self, effect: Effect[int]) -> None:
+        match effect:
+            case Grant(ticket, name):
+                assert ticket in self.waiting, "granted once, and only to whoever waits"
+                _, version, state = self.pods[name]
+                assert (version, state) == (self.version, PodState.READY)
+                self.waiting.discard(ticket)
+                self.granted[ticket] = name
+            case Refuse(ticket, why):
+                assert ticket in self.waiting
+                assert why is not None or len(self.waiting) + len(self.granted) > LIMITS.max_calls
+                self.waiting.discard(ticket)
+            case Lost(ticket, name):
+                assert self.granted.pop(ticket) == name
+            case StartPod(name, _, version):
+                assert name not in self.pods
+                assert version == self.version
+                self.pods[name] = ("", version, PodState.STARTING)
+                ours = [pod for pod in self.pods.values() if pod[1] == version and pod[2] is not PodState.LEAVING]
+                assert len(ours) <= LIMITS.max_pods
+            case DeletePod(name, uid):
+                assert name not in self.granted.values(), "never under a call"
+                known = self.pods.get(name)
+                if known is not None and known[0] == uid:
+                    self.pods[name] = (uid, known[1], PodState.LEAVING)
+            case ExtendTtl(name, uid, until):
+                assert self.pods[name][0] == uid
+                assert until - self.written.get(uid, 0.0) >= LIMITS.ttl / 4
+                self.written[uid] = until
+
+    def see(self, name: str) -> None:
+        uid, version, state = self.pods[name]
+        seen = Observed(name, uid, FUNCTION, version, state, self.now + LIMITS.ttl)
+        self.written[uid] = self.now + LIMITS.ttl
+        self.perform(self.pool.observed(seen, LIMITS, now=self.now))
+
+    def new_uid(self) -> str:
+        self.last_uid += 1
+        return f"uid-{self.last_uid}"
+
+    def named(self, index: int, *states: PodState) -> str | None:
+        names = sorted(name for name, pod in self.pods.items() if pod[2] in states)
+        return names[index % len(names)] if names else None
+
+    @rule(target=tickets)
+    def a_call_comes(self) -> int:
+        self.last_ticket += 1
+        self.waiting.add(self.last_ticket)
+        self.perform(self.pool.acquire(self.last_ticket, FUNCTION, self.version, LIMITS, now=self.now))
+        return self.last_ticket
+
+    @rule(ticket=consumes(tickets))
+    def a_call_ends_or_gives_up(self, ticket: int) -> None:
+        self.waiting.discard(ticket)
+        self.granted.pop(ticket, None)
+        self.perform(self.pool.leave(ticket, now=self.now))
+
+    @rule(index=st.integers(0, 9), state=st.sampled_from([PodState.STARTING, PodState.READY]))
+    def a_pod_is_seen(self, index: int, state: PodState) -> None:
+        if name := self.named(index, PodState.STARTING):
+            uid, version, _ = self.pods[name]
+            self.pods[name] = (uid or self.new_uid(), version, state)
+            self.see(name)
+
+    @rule(number=st.integers(1, 5), version=st.sampled_from([OLD, NEW]))
+    def another_runner_starts_a_pod(self, number: int, version: Version) -> None:
+        name = pod_name(FUNCTION, version, number)
+        if name not in self.pods:
+            self.pods[name] = (self.new_uid(), version, PodState.READY)
+            self.see(name)
+
+    @rule(index=st.integers(0, 9))
+    def a_pod_cannot_start(self, index: int) -> None:
+        if name := self.named(index, PodState.STARTING):
+            uid, _, _ = self.pods.pop(name)
+            self.perform(self.pool.failed(name, uid, FUNCTION, "reason", now=self.now))
+
+    @rule(index=st.integers(0, 9))
+    def a_pod_goes(self, index: int) -> None:
+        if name := self.named(index, *PodState):
+            uid, _, _ = self.pods.pop(name)
+            self.perform(self.pool.gone(name, uid, FUNCTION, "gone", now=self.now))
+
+    @rule(index=st.integers(0, 9))
+    def old_news_are_not_heard(self, index: int) -> None:
+        if (name := self.named(index, PodState.READY)) is not None:
+            assert self.pool.gone(name, "uid-of-long-ago", FUNCTION, "gone", now=self.now) == []
+
+    @rule(version=st.sampled_from([OLD, NEW]))
+    def the_tag_moves(self, version: Version) -> None:
+        self.version = version
+        self.perform(self.pool.want(FUNCTION, version, now=self.now))
+
+    @rule(seconds=st.sampled_from([0.5, 10.0, 60.0, 400.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.perform(self.pool.tick(now=self.now))
+
+    @invariant()
+    def the_pool_knows_what_the_model_knows(self) -> None:
+        assert self.pool.waiting(FUNCTION) == len(self.waiting)
+        held = sum(calls for _, calls in self.pool.pods(FUNCTION).values())
+        assert held == len(self.granted)
+
+    @invariant()
+    def nobody_waits_for_nothing(self) -> None:
+        if self.waiting:
+            states = [pod[2] for pod in self.pods.values() if pod[1] == self.version]
+            assert PodState.STARTING in states
+            room = [
+                name
+                for name, (_, version, state) in self.pods.items()
+                if version == self.version
+                and state is PodState.READY
+                and list(self.granted.values()).count(name) < LIMITS.waitlist
+            ]
+            assert not room
+
+
+PoolModel.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestPoolModel = PoolModel.TestCase
