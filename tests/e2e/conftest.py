@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.api_only import ApiServer
+from cluster.layout import Layout
 from integration.conftest import Installation
 from support.machine import ROOT, missing
 
@@ -22,6 +24,16 @@ GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 def installation(tmp_path: Path) -> Iterator[Installation]:
     with ExitStack() as stack:
         yield Installation(tmp_path, stack)
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+    """A real API server of the tests' own, without nodes."""
+    server = ApiServer(tmp_path_factory.mktemp("api") / "server")
+    if not server.layout.kube.exists():
+        missing("Kubernetes is not built: `make cluster-up` does it, once")
+    with server:
+        yield server.layout
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,13 @@ import json
 import logging
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from cluster.api_only import ApiServer
 from cluster.layout import Layout
 from krm_runner.core.errors import (
     ConfigurationError,
@@ -27,22 +26,11 @@ from krm_runner.core.pull_secret import Create, LeaveAlone, Update
 from krm_runner.kube.client import KubeClient, find_cluster
 from krm_runner.pods.node_platform import node_platform
 from krm_runner.pods.pull_secret import PullSecret
-from support.machine import missing
 from support.resolving import write_auths
 from support.server import free_port
 
 NAME, NAMESPACE = "auth-secret", "functions"
 RUNNERS = 5
-
-
-@pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
-    """An API server of the test's own."""
-    server = ApiServer(tmp_path_factory.mktemp("api") / "server")
-    if not server.layout.kube.exists():
-        missing("Kubernetes is not built: `make cluster-up` does it, once")
-    with server:
-        yield server.layout
 
 
 class Kubectl:
@@ -67,11 +55,11 @@ class Kubectl:
 
 
 @pytest.fixture
-def kubectl(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
+def kubectl(api_server: Layout, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
     """A namespace without the Secret, and the environment that leads the runner's own client there."""
-    monkeypatch.setenv("KUBECONFIG", str(layout.kubeconfig()))
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig()))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    client = Kubectl(layout)
+    client = Kubectl(api_server)
     client.run("apply", "-f", "-", stdin={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     client.run("delete", "secret", NAME, "--ignore-not-found")
     return client

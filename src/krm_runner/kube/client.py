@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import cast
 
 import aiohttp
@@ -37,6 +38,7 @@ from krm_runner.core.json_object import JsonObject, as_object, as_text
 
 _REQUEST_TIMEOUT = 15.0
 _MAX_MESSAGE = 1000
+_MAX_LINE = 16 * 1024 * 1024
 _MAY_PASS = frozenset({408, 425, 429})
 
 
@@ -72,13 +74,45 @@ class KubeClient:
         """What the server says of the deletion; `body` may hold preconditions."""
         return await self._request("DELETE", path, body=body)
 
+    @asynccontextmanager
+    async def stream(self, path: str, query: Mapping[str, str], *, seconds: float) -> AsyncGenerator[Lines]:
+        """The lines of an answer that goes on, for at most so many seconds: a watch, or a log."""
+        response = await self._send("GET", path, query=query, timeout=seconds)
+        try:
+            if not _is_success(response):
+                raise await self._refusal(f"GET {path}", response)
+            yield Lines(response.content)
+        except TimeoutError as error:
+            raise KubernetesUnavailableError(f"GET {path}: no word from the API server for too long") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise KubernetesUnavailableError(f"GET {path}: the connection was lost: {error}") from error
+        finally:
+            # Not read to its end, so its connection is of no use to anybody else.
+            response.close()
+
     async def _request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: JsonObject | None = None
     ) -> JsonObject:
+        what = f"{method} {path}"
+        response = await self._send(method, path, query=query, body=body, timeout=self._request_timeout)
+        async with response:
+            if not _is_success(response):
+                raise await self._refusal(what, response)
+            return _json(await self._read(what, response))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        timeout: float,
+    ) -> aiohttp.ClientResponse:
         assert self._api is not None  # noqa: S101 - used inside its own context
         what = f"{method} {path}"
         try:
-            response = cast(
+            return cast(
                 aiohttp.ClientResponse,
                 await self._api.call_api(  # pyright: ignore[reportUnknownMemberType] - its types are partial
                     path,
@@ -88,18 +122,47 @@ class KubeClient:
                     body=body,
                     auth_settings=["BearerToken"],
                     _preload_content=False,
-                    _request_timeout=self._request_timeout,
+                    _request_timeout=timeout,
                 ),
             )
-            async with response:
-                content = await response.read()
+        except TimeoutError as error:
+            raise KubernetesUnavailableError(f"{what}: no answer within {timeout:g}s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise KubernetesUnavailableError(f"{what}: the API server cannot be reached: {error}") from error
+
+    async def _read(self, what: str, response: aiohttp.ClientResponse) -> bytes:
+        try:
+            return await response.read()
         except TimeoutError as error:
             raise KubernetesUnavailableError(f"{what}: no answer within {self._request_timeout:g}s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise KubernetesUnavailableError(f"{what}: the API server cannot be reached: {error}") from error
-        if not 200 <= response.status < 300:
-            raise _error(what, response.status, content, response.headers.get("Retry-After", ""))
-        return _json(content)
+
+    async def _refusal(self, what: str, response: aiohttp.ClientResponse) -> KubernetesError:
+        content = await self._read(what, response)
+        return _error(what, response.status, content, response.headers.get("Retry-After", ""))
+
+
+class Lines:
+    """Whole lines out of a stream, however long they are (objects are), up to a bound."""
+
+    def __init__(self, content: aiohttp.StreamReader) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        rest = bytearray()
+        async for chunk in self._content.iter_any():
+            rest += chunk
+            *lines, last = bytes(rest).split(b"\n") if b"\n" in chunk else (bytes(rest),)
+            rest = bytearray(last)
+            for line in lines:
+                yield line
+            if len(rest) > _MAX_LINE:
+                raise KubernetesError(f"the API server sends a line of more than {_MAX_LINE} bytes", status=0)
+
+
+def _is_success(response: aiohttp.ClientResponse) -> bool:
+    return 200 <= response.status < 300
 
 
 async def find_cluster() -> Configuration:
