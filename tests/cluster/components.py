@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,9 @@ class Identity:
         """Send a signal and wait; what does not end is killed."""
         for attempt in (number, signal.SIGKILL):
             if self.is_alive:
-                os.kill(self.pid, attempt)
+                # It may end by itself just now.
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, attempt)
             limit = time.monotonic() + seconds
             while time.monotonic() < limit:
                 if not self.is_alive:
