@@ -7,6 +7,7 @@ limit. Nothing is retried here: what a failure means is the caller's to know.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -38,6 +39,7 @@ from krm_runner.core.json_object import JsonObject, as_object, as_text
 
 _REQUEST_TIMEOUT = 15.0
 _MAX_MESSAGE = 1000
+_TLS_GOODBYE = 0.25
 _MAX_LINE = 16 * 1024 * 1024
 _MAY_PASS = frozenset({408, 425, 429})
 
@@ -57,6 +59,8 @@ class KubeClient:
     async def __aexit__(self, *_: object) -> None:
         assert self._api is not None  # noqa: S101 - entered before it is left
         await self._api.close()
+        # aiohttp does not wait for the end of TLS connections; its documentation asks for a moment.
+        await asyncio.sleep(_TLS_GOODBYE)
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
         """An object, or a list of them."""
