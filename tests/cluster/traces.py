@@ -10,7 +10,7 @@ from pathlib import Path
 from cluster import kernel_settings
 from cluster.cgroups import CGROUPS
 from cluster.components import Identity
-from cluster.layout import cache_directory
+from cluster.layout import cache_directory, full
 
 _DIRECTORIES = ("/run", "/var/lib", "/var/log", "/etc/cni", "/run/secrets")
 
@@ -47,15 +47,18 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _processes() -> Iterable[str]:
-    """Those of a cluster: by a program of ours, or by a network that is not the machine's."""
+    """Those of a cluster: by a network that is not the machine's, or by what they were told. API servers without a
+    cluster, of which there may be any number, are nobody's trace."""
     own = os.readlink("/proc/self/ns/net")
+    state = os.fsencode(full().run)
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or Identity.of(int(entry.name)) is None:
             continue
         try:
             program = Path(os.readlink(entry / "exe"))
             network = os.readlink(entry / "ns" / "net")
+            told = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if program.is_relative_to(cache_directory()) or network != own:
+        if state in told or network != own:
             yield f"{entry.name} {program.name}"
