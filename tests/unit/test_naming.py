@@ -23,12 +23,13 @@ _tag = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", fullmatch=True)
 _digest = st.text("0123456789abcdef", min_size=64, max_size=64).map(lambda digits: f"sha256:{digits}")
 _registry = st.sampled_from(["ghcr.io", "localhost:5000", "Registry", "docker.io"])
 _ending = st.one_of(_tag.map(lambda tag: f":{tag}"), _digest.map(lambda digest: f"@{digest}"), st.just(""))
-_images = st.builds(
-    lambda registry, parts, ending: f"{registry}/{'/'.join(parts)}"[:200].rstrip("._-/") + ending,
-    _registry,
-    st.lists(_part, min_size=1, max_size=3),
-    _ending,
-)
+
+
+def _image(registry: str, parts: list[str], ending: str) -> str:
+    return f"{registry}/{'/'.join(parts)}"[:200].rstrip("._-/") + ending
+
+
+_images = st.builds(_image, _registry, st.lists(_part, min_size=1, max_size=3), _ending)
 
 
 def named(image: str, digest: str = DIGEST, number: int = 1) -> str:
