@@ -107,6 +107,8 @@ def test_containers_that_a_template_adds_hold_nothing_up_but_are_named() -> None
     mesh = {"name": "mesh", "state": waiting("ImagePullBackOff", "Back-off pulling image")}
     status = pod_status(pod("Running", podIP="10.0.0.7", containerStatuses=[mesh, function(RUNNING)]))
     assert status == Starting("ImagePullBackOff", 'container "mesh": Back-off pulling image', "10.0.0.7")
+    done = {"name": "job", "state": ended(0, "Completed")}
+    assert pod_status(pod("Running", containerStatuses=[done, function(RUNNING)])) == Starting("Running")
 
 
 def test_a_container_that_was_started_again_says_how_it_ended_before() -> None:
@@ -158,6 +160,8 @@ def test_an_older_kubelets_event_says_why_the_pull_failed() -> None:
     assert failed(pod_status(found)).may_pass
     status = failed(pod_status(found, events))
     assert (status.message, status.may_pass) == (f'container "function": {why}', False)
+    of_another = event("Failed", why.replace(IMAGE, "example.com/mesh:v1"))
+    assert failed(pod_status(found, [of_another])) == failed(pod_status(found))
 
 
 @pytest.mark.parametrize(
@@ -299,6 +303,8 @@ def test_a_disruption_is_a_reason_where_the_pod_names_none() -> None:
     target = condition("DisruptionTarget", "True", "PreemptionByScheduler", "preempting to accommodate a higher one")
     status = failed(pod_status(pod("Failed", conditions=[target], containerStatuses=[function(ended(143))])))
     assert (status.reason, status.may_pass) == ("PreemptionByScheduler", True)
+    over = pod("Failed", conditions=[{**target, "status": "False"}], containerStatuses=[function(ended(1))])
+    assert failed(pod_status(over)).reason == "Error"
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])

@@ -67,7 +67,7 @@ def facts_of(pod: JsonObject) -> PodFacts | None:
 
 
 def extension(facts: PodFacts, reclaim_after: int) -> JsonObject:
-    """A merge patch that lets this very pod stay longer; a conflict when another has its name by now."""
+    """A merge patch that lets this very pod stay longer; refused as invalid (422) when another has its name by now."""
     return {"metadata": {"uid": facts.uid, "annotations": {RECLAIM_AFTER: str(reclaim_after)}}}
 
 

@@ -73,7 +73,6 @@ _LASTING_POD_REASONS = frozenset(
     {"PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch", "SysctlForbidden", "AppArmor"}
 )
 _PASSING_ENDS = frozenset({"Completed", "OOMKilled", "ContainerStatusUnknown", "DeadlineExceeded", "Evicted"})
-_FAILED_PULL = "Failed to pull image"
 _SIGKILL, _SIGTERM = 128 + 9, 128 + 15
 
 
@@ -95,6 +94,7 @@ def pod_status(pod: JsonObject, events: Sequence[JsonObject] = ()) -> PodStatus:
 
 def _why_it_goes(status: JsonObject) -> tuple[str, str]:
     disruption = _condition(status, "DisruptionTarget")
+    disruption = disruption if disruption.get("status") == "True" else {}
     reason = as_text(status.get("reason")) or as_text(disruption.get("reason"))
     return reason, excerpt(as_text(status.get("message")) or as_text(disruption.get("message")))
 
@@ -143,7 +143,8 @@ def _failure_of(container: JsonObject, place: str, warnings: Sequence[_Warning])
         return None
     if reason in _PULL_REASONS:
         # Older kubelets only say that they back off; the event of the pull says why.
-        pulls = (warning.message for warning in warnings if warning.message.startswith(_FAILED_PULL))
+        pull = f'Failed to pull image "{as_text(container.get("image"))}"'
+        pulls = (warning.message for warning in warnings if warning.message.startswith(pull))
         message = max(message, next(pulls, ""), key=len)
     passes = may_pass(message, unless_said=_WAITING_FAILURES[reason])
     return failure(reason, f"{place}: {message or 'no more is said'}", may_pass=passes)
@@ -174,7 +175,8 @@ def _waits_for(status: JsonObject, warnings: Sequence[_Warning]) -> tuple[str, s
         return as_text(scheduled.get("reason")) or "Unschedulable", excerpt(as_text(scheduled.get("message")))
     for container in _other_containers(status):
         name = as_text(container.get("name"))
-        if failed := _failure_of(container, f'container "{name}"', warnings):
+        failed = _failure_of(container, f'container "{name}"', warnings)
+        if failed is not None and failed.reason != "Completed":
             return failed.reason, failed.message
     last = as_object(as_object(_function(status).get("lastState")).get("terminated"))
     if last:
