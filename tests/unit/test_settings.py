@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from krm_runner.core.duration import duration
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.settings import SERVE_FLAGS, Settings, parse_settings
-from krm_runner.settings.go_flags import duration, render_help
+from krm_runner.settings.go_flags import render_help
 
 POD_ENVIRONMENT = {"WRAPPER_SERVER_IMAGE": "example.com/wrapper:v1"}
 ROOT = Path(__file__).parent.parent.parent

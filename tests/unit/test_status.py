@@ -32,6 +32,8 @@ def all_errors() -> list[errors.EvaluationError]:
         errors.ImageUnusableError(IMAGE, why="no"),
         errors.RegistryUntrustedError(IMAGE, why="no"),
         errors.RegistryUnavailableError(IMAGE, why="no"),
+        errors.PodCannotStartError(IMAGE, pod="p", why="InvalidImageName", message="no", advice="change it"),
+        errors.PodNotStartedError(IMAGE, pod="p", why="Evicted", message="no", advice=""),
         errors.RemoteError(IMAGE, code="INTERNAL", message="no"),
         errors.UnexpectedError(IMAGE, cause=ValueError()),
     ]

@@ -236,6 +236,35 @@ class RegistryUnavailableError(EvaluationError):
         super().__init__(f'image "{image}" cannot be looked up for now: {why}; try again later', image=image)
 
 
+class PodCannotStartError(EvaluationError):
+    """Kubernetes will not run the function's pod until somebody changes something."""
+
+    reason = "POD_CANNOT_START"
+
+    def __init__(self, image: str, *, pod: str, why: str, message: str, advice: str) -> None:
+        advice = f"; {advice}" if advice else ""
+        super().__init__(
+            f'function "{image}" cannot be started: pod "{pod}": {why}: {message}{advice}',
+            image=image,
+            facts={"pod": pod, "pod_reason": why},
+        )
+
+
+class PodNotStartedError(EvaluationError):
+    """The function's pod did not come up this time, or not in time; another one may."""
+
+    reason = "POD_NOT_STARTED"
+    retry_after = 5.0
+
+    def __init__(self, image: str, *, pod: str, why: str, message: str, advice: str) -> None:
+        advice = f"; try again later, or {advice}" if advice else "; try again later"
+        super().__init__(
+            f'function "{image}" could not be started for now: pod "{pod}": {why}: {message}{advice}',
+            image=image,
+            facts={"pod": pod, "pod_reason": why},
+        )
+
+
 class RemoteError(EvaluationError):
     """Another runner answered with an error; code and message are its own."""
 

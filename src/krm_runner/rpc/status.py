@@ -40,6 +40,8 @@ _CODES: dict[type[EvaluationError], grpc.StatusCode] = {
     errors.ImageUnusableError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RegistryUntrustedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RegistryUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.PodCannotStartError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.PodNotStartedError: grpc.StatusCode.UNAVAILABLE,
     errors.RemoteError: grpc.StatusCode.UNAVAILABLE,
     errors.UnexpectedError: grpc.StatusCode.INTERNAL,
 }

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import cast
 
 from krm_runner.core import image_ref
+from krm_runner.core.duration import positive_duration
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.image_ref import ImageRef
-from krm_runner.settings.go_flags import Flag, boolean, parse_flags, positive_duration
+from krm_runner.settings.go_flags import Flag, boolean, parse_flags
 
 _WHAT = "What to run"
 _WHERE = "Where to run it"

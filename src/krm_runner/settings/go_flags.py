@@ -1,6 +1,6 @@
 """Command-line flags the way Go programs take them, since existing manifests are written for one.
 
-`--flag=value` and `--flag value`; booleans also bare, and never with a separate value; durations as `1h30m`, `90s`.
+`--flag=value` and `--flag value`; booleans also bare, and never with a separate value.
 A flag that is given twice keeps its last value. Everything that is wrong is a ConfigurationError of one line.
 """
 
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from krm_runner.core.errors import ConfigurationError
 
-_DURATION_PART = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?P<unit>ns|us|µs|ms|s|m|h)")
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TRUE, _FALSE = frozenset({"1", "t", "true"}), frozenset({"0", "f", "false"})
 
 
@@ -126,31 +124,6 @@ def choice(*allowed: str) -> Callable[[str], str]:
         return text
 
     return parse
-
-
-def duration(text: str) -> float:
-    """Seconds in a Go duration that is not negative."""
-    expected = "a duration such as 30m, 1h30m or 90s"
-    if text == "0":
-        return 0.0
-    position, seconds = 0, 0.0
-    while position < len(text):
-        part = _DURATION_PART.match(text, position)
-        if part is None:
-            raise ValueError(expected)
-        seconds += float(part["count"]) * _SECONDS[part["unit"]]
-        position = part.end()
-    if not text:
-        raise ValueError(expected)
-    return seconds
-
-
-def positive_duration(text: str) -> float:
-    """A duration that is more than nothing."""
-    seconds = duration(text)
-    if seconds <= 0:
-        raise ValueError("a duration longer than zero")
-    return seconds
 
 
 def _parse_value(flag: Flag, text: str) -> object:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
+from krm_runner.core.duration import duration, positive_duration
 from krm_runner.core.image_metadata import Platform, parse_platform
-from krm_runner.settings.go_flags import Flag, ParsedFlags, boolean, duration, positive_duration
+from krm_runner.settings.go_flags import Flag, ParsedFlags, boolean
 
 T = TypeVar("T")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from krm_runner.settings.go_flags import Flag, boolean, choice, duration, integer, positive_duration
+from krm_runner.core.duration import duration, positive_duration
+from krm_runner.settings.go_flags import Flag, boolean, choice, integer
 from krm_runner.settings.registries import REGISTRY_FLAGS
 
 RUNTIMES = ("exec", "pod")

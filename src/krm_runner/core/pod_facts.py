@@ -1,0 +1,88 @@
+"""What a pod that exists says of itself: who made it, what it serves, how long it may stay.
+
+The counterpart of `pod_manifest`. A restarted runner, and every other replica, knows function pods from here alone. A
+pod without our label has no facts: it is nobody's business.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from krm_runner.core.function_container import FUNCTION_CONTAINER
+from krm_runner.core.image_metadata import ImageMetadata
+from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
+from krm_runner.core.pod_manifest import ASKED_FOR, POD_ID_LABEL, RECLAIM_AFTER, TEMPLATE_VERSION
+
+_UNIX_SECONDS = re.compile(r"[0-9]{1,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod. Text that is missing is empty."""
+
+    name: str
+    uid: str
+    resource_version: str
+    pod_id: str
+    asked_for: str
+    """The canonical image whose calls it serves; empty for pods that another program made."""
+    pinned: str
+    """The image that its function container runs, by digest."""
+    template_version: str
+    reclaim_after: int | None
+    """None when it is missing or unreadable: such a pod is given a new time."""
+
+    @property
+    def digest(self) -> str:
+        """Of the image that it runs; empty when that is not named by digest."""
+        return self.pinned.partition("@")[2]
+
+    def serves(self, image: ImageMetadata, *, template_version: str) -> bool:
+        """Whether calls for this image, as it is resolved now, may go to this pod."""
+        return (self.asked_for, self.pinned, self.template_version) == (
+            image.reference.canonical,
+            image.pinned,
+            template_version,
+        )
+
+
+def facts_of(pod: JsonObject) -> PodFacts | None:
+    """The facts of a pod as the API server has it; None when it does not have our label."""
+    metadata = as_object(pod.get("metadata"))
+    pod_id = as_text(as_object(metadata.get("labels")).get(POD_ID_LABEL))
+    if not pod_id:
+        return None
+    annotations = as_object(metadata.get("annotations"))
+    return PodFacts(
+        name=as_text(metadata.get("name")),
+        uid=as_text(metadata.get("uid")),
+        resource_version=as_text(metadata.get("resourceVersion")),
+        pod_id=pod_id,
+        asked_for=as_text(annotations.get(ASKED_FOR)),
+        pinned=_function_image(pod),
+        template_version=as_text(annotations.get(TEMPLATE_VERSION)),
+        reclaim_after=_unix_seconds(as_text(annotations.get(RECLAIM_AFTER))),
+    )
+
+
+def extension(facts: PodFacts, reclaim_after: int) -> JsonObject:
+    """A merge patch that lets this very pod stay longer; refused as invalid (422) when another has its name by now."""
+    return {"metadata": {"uid": facts.uid, "annotations": {RECLAIM_AFTER: str(reclaim_after)}}}
+
+
+def deletion(facts: PodFacts) -> JsonObject:
+    """The body of a deletion that hits this pod only as it was seen: one that somebody extended meanwhile stays."""
+    preconditions: JsonObject = {"uid": facts.uid, "resourceVersion": facts.resource_version}
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+
+
+def _function_image(pod: JsonObject) -> str:
+    for container in as_list(as_object(pod.get("spec")).get("containers")):
+        if as_object(container).get("name") == FUNCTION_CONTAINER:
+            return as_text(as_object(container).get("image"))
+    return ""
+
+
+def _unix_seconds(text: str) -> int | None:
+    return int(text) if _UNIX_SECONDS.fullmatch(text) else None

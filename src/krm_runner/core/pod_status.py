@@ -1,0 +1,229 @@
+"""How a pod is, from the object that the API server has of it.
+
+Starting until Kubernetes says Ready, Failed as soon as it says that the pod will not get there, Terminating from the
+moment somebody deletes it. Only the init containers and the function's own container decide: a container that a
+template or a service mesh adds may come up later. What a Starting pod waits for comes along, for when its time is over;
+once the wrapper runs, so does its address, for it can be asked itself before the kubelet's probe has looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from krm_runner.core.function_container import FUNCTION_CONTAINER
+from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
+from krm_runner.core.pod_failure import Failed, excerpt, failure, may_pass
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Not ready: not yet, or not any more because its probe fails; then the wrapper's own health counts."""
+
+    reason: str
+    message: str = ""
+    address: str = ""
+    """Of the pod, once the wrapper's container runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Serves."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminating:
+    """Deleted: it gets no new calls, those that it has may still end."""
+
+    reason: str = ""
+    message: str = ""
+
+
+PodStatus = Starting | Ready | Failed | Terminating
+
+
+class _Warning(NamedTuple):
+    """Of an event."""
+
+    reason: str
+    message: str
+
+
+_PULL_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff"})
+_WAITING_FAILURES = {
+    # Whether a retry may help when the text does not say.
+    "ErrImagePull": True,
+    "ImagePullBackOff": True,
+    "RegistryUnavailable": True,
+    "ImageInspectError": True,
+    "ErrImageNeverPull": False,
+    "InvalidImageName": False,
+    "SignatureValidationFailed": False,
+    "CreateContainerConfigError": False,
+    "CreateContainerError": False,
+    "PreCreateHookError": False,
+    "PreStartHookError": False,
+    "PostStartHookError": False,
+    "RunContainerError": False,
+}
+_LASTING_POD_REASONS = frozenset(
+    {"PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch", "SysctlForbidden", "AppArmor"}
+)
+_PASSING_ENDS = frozenset({"Completed", "OOMKilled", "ContainerStatusUnknown", "DeadlineExceeded", "Evicted"})
+_SIGKILL, _SIGTERM = 128 + 9, 128 + 15
+
+
+def pod_status(pod: JsonObject, events: Sequence[JsonObject] = ()) -> PodStatus:
+    """The status of a pod; its events, where they may be read, say what the object itself leaves out."""
+    status = as_object(pod.get("status"))
+    if as_object(pod.get("metadata")).get("deletionTimestamp"):
+        return Terminating(*_why_it_goes(status))
+    warnings = _warnings(pod, events)
+    failed = _pod_failure(status) or _container_failure(pod, warnings) or _ended_without_a_reason(status)
+    if failed is not None:
+        return failed
+    address = as_text(status.get("podIP"))
+    if _condition(status, "Ready").get("status") == "True" and address:
+        return Ready(address)
+    runs = "running" in as_object(_function(status).get("state"))
+    return Starting(*_waits_for(status, warnings), address=address if runs else "")
+
+
+def _why_it_goes(status: JsonObject) -> tuple[str, str]:
+    disruption = _condition(status, "DisruptionTarget")
+    disruption = disruption if disruption.get("status") == "True" else {}
+    reason = as_text(status.get("reason")) or as_text(disruption.get("reason"))
+    return reason, excerpt(as_text(status.get("message")) or as_text(disruption.get("message")))
+
+
+def _pod_failure(status: JsonObject) -> Failed | None:
+    """What happened to the pod as a whole: evicted, its node lost or without room for it after all."""
+    reason, message = _why_it_goes(status)
+    if reason and (status.get("phase") == "Failed" or reason == "NodeLost"):
+        return failure(reason, message or "no more is said", may_pass=reason not in _LASTING_POD_REASONS)
+    return None
+
+
+def _ended_without_a_reason(status: JsonObject) -> Failed | None:
+    phase = as_text(status.get("phase"))
+    if phase not in ("Failed", "Succeeded"):
+        return None
+    return failure(phase, as_text(status.get("message")) or "the pod has ended, and no reason is given", may_pass=True)
+
+
+def _container_failure(pod: JsonObject, warnings: Sequence[_Warning]) -> Failed | None:
+    status = as_object(pod.get("status"))
+    sidecars = _sidecars(pod)
+    for container in map(as_object, as_list(status.get("initContainerStatuses"))):
+        name = as_text(container.get("name"))
+        ended = as_object(as_object(container.get("state")).get("terminated"))
+        if ended and (ended.get("exitCode") == 0 or name in sidecars):
+            continue
+        if failed := _failure_of(container, f'init container "{name}"', warnings):
+            return failed
+    return _failure_of(_function(status), f'container "{FUNCTION_CONTAINER}"', warnings)
+
+
+def _failure_of(container: JsonObject, place: str, warnings: Sequence[_Warning]) -> Failed | None:
+    state = as_object(container.get("state"))
+    ended = as_object(state.get("terminated"))
+    if ended:
+        reason = as_text(ended.get("reason")) or "Error"
+        return failure(reason, f"{place} {_end(ended)}", may_pass=_end_may_pass(ended))
+    waiting = as_object(state.get("waiting"))
+    reason, message = as_text(waiting.get("reason")), as_text(waiting.get("message"))
+    if reason == "CrashLoopBackOff":
+        last = as_object(as_object(container.get("lastState")).get("terminated"))
+        message = f"{place} {_end(last)}" if last else f"{place}: {message}"
+        return failure(reason, message, may_pass=False, cause=as_text(last.get("reason")))
+    if reason not in _WAITING_FAILURES:
+        return None
+    if reason in _PULL_REASONS:
+        # Older kubelets only say that they back off; the event of the pull says why.
+        pull = f'Failed to pull image "{as_text(container.get("image"))}"'
+        pulls = (warning.message for warning in warnings if warning.message.startswith(pull))
+        message = max(message, next(pulls, ""), key=len)
+    passes = may_pass(message, unless_said=_WAITING_FAILURES[reason])
+    return failure(reason, f"{place}: {message or 'no more is said'}", may_pass=passes)
+
+
+def _end(ended: JsonObject) -> str:
+    code, signal = ended.get("exitCode"), ended.get("signal")
+    text = f"was ended by signal {signal}" if signal else f"ended with exit code {code}"
+    reason, message = as_text(ended.get("reason")), as_text(ended.get("message")).strip()
+    if reason and reason not in ("Error", "Completed"):
+        text += f" ({reason})"
+    return f"{text}: {message}" if message else text
+
+
+def _end_may_pass(ended: JsonObject) -> bool:
+    """Ended from outside, or for want of memory that another call may not need; not by its own fault."""
+    if as_text(ended.get("reason")) in _PASSING_ENDS or ended.get("exitCode") in (0, _SIGKILL, _SIGTERM):
+        return True
+    return as_text(ended.get("reason")) in ("StartError", "ContainerCannotRun") and may_pass(
+        as_text(ended.get("message")), unless_said=False
+    )
+
+
+def _waits_for(status: JsonObject, warnings: Sequence[_Warning]) -> tuple[str, str]:
+    """The most telling of what a pod that is not ready says: reason and message."""
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return as_text(scheduled.get("reason")) or "Unschedulable", excerpt(as_text(scheduled.get("message")))
+    for container in _other_containers(status):
+        name = as_text(container.get("name"))
+        failed = _failure_of(container, f'container "{name}"', warnings)
+        if failed is not None and failed.reason != "Completed":
+            return failed.reason, failed.message
+    last = as_object(as_object(_function(status).get("lastState")).get("terminated"))
+    if last:
+        return as_text(last.get("reason")) or "Error", excerpt(f'container "{FUNCTION_CONTAINER}" {_end(last)}')
+    if warnings:
+        return warnings[0].reason, excerpt(warnings[0].message)
+    waiting = as_object(as_object(_function(status).get("state")).get("waiting"))
+    ready = _condition(status, "Ready")
+    reason = as_text(waiting.get("reason")) or as_text(ready.get("reason")) or as_text(status.get("phase")) or "Pending"
+    return reason, excerpt(as_text(waiting.get("message")) or as_text(ready.get("message")))
+
+
+def _warnings(pod: JsonObject, events: Sequence[JsonObject]) -> list[_Warning]:
+    """What went wrong with this pod, and not with another of its name; the newest first."""
+    uid = as_text(as_object(pod.get("metadata")).get("uid"))
+    found = [
+        event
+        for event in events
+        if event.get("type") == "Warning" and as_object(event.get("involvedObject")).get("uid") in (uid, None)
+    ]
+    found.sort(key=_time_of, reverse=True)
+    return [_Warning(as_text(event.get("reason")) or "Warning", as_text(event.get("message"))) for event in found]
+
+
+def _time_of(event: JsonObject) -> str:
+    series = as_object(event.get("series"))
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((as_text(time) for time in times if as_text(time)), "")
+
+
+def _condition(status: JsonObject, kind: str) -> JsonObject:
+    conditions = map(as_object, as_list(status.get("conditions")))
+    return as_object(next((condition for condition in conditions if condition.get("type") == kind), None))
+
+
+def _function(status: JsonObject) -> JsonObject:
+    containers = map(as_object, as_list(status.get("containerStatuses")))
+    return as_object(next((each for each in containers if each.get("name") == FUNCTION_CONTAINER), None))
+
+
+def _other_containers(status: JsonObject) -> Iterator[JsonObject]:
+    for container in map(as_object, as_list(status.get("containerStatuses"))):
+        if container.get("name") != FUNCTION_CONTAINER:
+            yield container
+
+
+def _sidecars(pod: JsonObject) -> frozenset[str]:
+    """Init containers that go on running, and are started again when they end."""
+    containers = map(as_object, as_list(as_object(pod.get("spec")).get("initContainers")))
+    return frozenset(as_text(each.get("name")) for each in containers if each.get("restartPolicy") == "Always")
