@@ -181,6 +181,13 @@ def test_use_is_written_once_per_quarter_of_the_ttl() -> None:
     assert written == [125.0, 150.0, 175.0, 200.0, 225.0, 250.0, 275.0]
 
 
+def test_two_functions_with_the_same_names_do_not_meet() -> None:
+    scene = Scene()
+    scene.acquire("a")
+    other = scene.pool.acquire("b", "mirror.example/set-namespace:v1", OLD, LIMITS, now=0)
+    assert other == [StartPod("old-2", "mirror.example/set-namespace:v1", OLD, 100.0)]
+
+
 def test_warm_up_starts_one_pod_and_no_second() -> None:
     scene = Scene()
     assert scene.pool.warm_up(FUNCTION, OLD, LIMITS, now=0) == [StartPod("old-1", FUNCTION, OLD, 100.0)]

@@ -172,6 +172,8 @@ class Pool(Generic[Ticket]):
         self._functions: dict[str, _Function[Ticket]] = {}
         self._calls: dict[Ticket, tuple[_Function[Ticket], _Pod[Ticket] | None]] = {}
         """Where each call is: with a pod, or waiting for one."""
+        self._names: set[str] = set()
+        """Of all pods of all functions: two functions may be given the same names."""
         self._grants = 0
 
     # --- calls ----------------------------------------------------------------------------------------------------
@@ -228,6 +230,7 @@ class Pool(Generic[Ticket]):
         if pod is None:
             pod = _Pod[Ticket](seen.name, seen.version, seen.state, seen.reclaim_after)
             function.pods[seen.name] = pod
+            self._names.add(seen.name)
         pod.uid = seen.uid
         pod.version = seen.version
         # Whoever extended it last, it lives as long as the later of the two says.
@@ -347,8 +350,9 @@ class Pool(Generic[Ticket]):
 
     def _start(self, function: _Function[Ticket], now: float) -> StartPod:
         number = 1
-        while (name := self._pod_name(function.name, function.version, number)) in function.pods:
+        while (name := self._pod_name(function.name, function.version, number)) in self._names:
             number += 1
+        self._names.add(name)
         reclaim_after = now + function.limits.ttl
         function.pods[name] = _Pod[Ticket](name, function.version, PodState.STARTING, reclaim_after)
         return StartPod(name, function.name, function.version, reclaim_after)
@@ -363,6 +367,7 @@ class Pool(Generic[Ticket]):
 
     def _remove(self, function: _Function[Ticket], pod: _Pod[Ticket], *, why: object) -> Effects[Ticket]:
         del function.pods[pod.name]
+        self._names.discard(pod.name)
         for ticket in pod.calls:
             del self._calls[ticket]
         return [Lost(ticket, pod.name, why) for ticket in pod.calls]
