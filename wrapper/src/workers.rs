@@ -1,7 +1,7 @@
 //! Threads that run one job after the other: at most so many, started when they are needed, gone when they are not.
 //!
-//! A thread that is done takes the next job at once, without asking anybody: a detour by the event loop between two
-//! functions would cost a fifth of the throughput. First come, first served; a job that nobody wants any more is taken
+//! A thread that is done takes the next job at once, without a detour by the event loop (ADR 7 has what that brings).
+//! First come, first served; a job that nobody wants any more is taken
 //! out of the line.
 
 use std::collections::VecDeque;
