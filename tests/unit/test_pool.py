@@ -8,7 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from krm_runner.core.pool import (
+from krm_runner.core.pool import Pool
+from krm_runner.core.pool_terms import (
+    MOVES,
     DeletePod,
     Effect,
     Effects,
@@ -18,7 +20,6 @@ from krm_runner.core.pool import (
     Lost,
     Observed,
     PodState,
-    Pool,
     Refuse,
     StartPod,
     Version,
@@ -27,6 +28,9 @@ from krm_runner.core.pool import (
 FUNCTION = "example.com/set-namespace:v1"
 OLD, NEW = Version("sha256:old", "1"), Version("sha256:new", "1")
 LIMITS = Limits(waitlist=2, max_pods=3, max_calls=8, ttl=100.0)
+
+
+COUNTED = (PodState.STARTING, PodState.HELD_UP, PodState.READY)
 
 
 def pod_name(function: str, version: Version, number: int) -> str:
@@ -135,10 +139,11 @@ def test_a_moved_tag_gets_new_pods_while_the_old_ones_finish() -> None:
     assert scene.acquire("b", NEW) == [StartPod("new-1", FUNCTION, NEW, 100.0)]
     scene.now = 60
     assert scene.see("new-1", PodState.READY, NEW) == [Grant("b", "new-1")]
-    assert scene.pool.tick(now=60) == [ExtendTtl("old-1", "uid-old-1", 160.0)], "it has a call"
+    assert scene.pool.collect(now=60) == [], "it has a call"
+    assert scene.pool.renew(now=60) == [ExtendTtl("old-1", "uid-old-1", 160.0)]
     scene.pool.leave("a", now=60)
     scene.pool.leave("b", now=160)
-    assert scene.pool.tick(now=161) == [DeletePod("old-1", "uid-old-1", "nobody used it for its time to live")]
+    assert scene.pool.collect(now=161) == [DeletePod("old-1", "uid-old-1", "nobody used it for its time to live")]
 
 
 def test_lost_pods_tell_their_calls() -> None:
@@ -162,10 +167,11 @@ def test_a_pod_of_the_same_name_is_another_pod() -> None:
 def test_a_pod_that_another_runner_extended_is_kept() -> None:
     scene = Scene()
     scene.see("old-1", PodState.READY, reclaim_after=10)
-    assert scene.pool.tick(now=10) == [DeletePod("old-1", "uid-old-1", "nobody used it for its time to live")]
+    assert scene.pool.collect(now=10) == [DeletePod("old-1", "uid-old-1", "nobody used it for its time to live")]
     scene.now = 10
     assert scene.acquire("a") == [StartPod("old-2", FUNCTION, OLD, 110.0)], "one that leaves gets no call"
-    assert scene.pool.kept("old-1", "uid-old-1", FUNCTION, reclaim_after=90, now=10) == [Grant("a", "old-1")]
+    kept = scene.pool.kept("old-1", "uid-old-1", FUNCTION, state=PodState.READY, now=10)
+    assert kept == [Grant("a", "old-1")]
 
 
 def test_use_is_written_once_per_quarter_of_the_ttl() -> None:
@@ -198,9 +204,97 @@ def test_a_function_without_pods_and_calls_is_forgotten() -> None:
     scene = Scene()
     scene.see("old-1", PodState.READY)
     scene.pool.gone("old-1", "uid-old-1", FUNCTION, "deleted", now=0)
-    scene.pool.tick(now=1)
-    assert scene.pool.pods(FUNCTION) == {}
-    assert scene.pool.waiting(FUNCTION) == 0
+    scene.pool.renew(now=1)
+    assert scene.pool.functions() == []
+
+
+def test_nobody_waits_for_a_pod_that_is_held_up_and_no_other_is_started_beside_it() -> None:
+    scene = Scene()
+    for ticket in "ab":
+        scene.acquire(ticket)
+    held_up = Observed("old-1", "u1", FUNCTION, OLD, PodState.HELD_UP, 100.0, why="Unschedulable")
+    assert scene.pool.observed(held_up, LIMITS, now=0) == [Refuse("a", "Unschedulable"), Refuse("b", "Unschedulable")]
+    assert scene.acquire("c") == [Refuse("c", "Unschedulable")]
+    assert scene.pool.pods(FUNCTION) == {"old-1": (PodState.HELD_UP, 0)}
+    assert scene.see("old-1", PodState.STARTING, uid="u1") == [], "a node has room now"
+    assert scene.acquire("d") == []
+    assert scene.see("old-1", PodState.READY, uid="u1") == [Grant("d", "old-1")]
+
+
+def test_a_pod_that_is_not_reached_is_left_aside_until_it_answers_again() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY)
+    assert scene.acquire("a") == [Grant("a", "old-1")]
+    assert scene.see("old-1", PodState.UNREACHABLE) == []
+    assert scene.acquire("b") == [StartPod("old-2", FUNCTION, OLD, 100.0)]
+    assert scene.see("old-1", PodState.READY) == [Grant("b", "old-1")]
+    assert scene.pool.leave("a", now=0) == []
+
+
+def test_a_pod_that_died_is_replaced_at_once() -> None:
+    scene = Scene()
+    scene.see("old-1", PodState.READY)
+    scene.acquire("a")
+    assert scene.pool.failed("old-1", "uid-old-1", FUNCTION, "OOMKilled", now=0) == [
+        Lost("a", "old-1", "OOMKilled"),
+        DeletePod("old-1", "uid-old-1", "it died"),
+    ]
+    assert scene.acquire("a") == [StartPod("old-1", FUNCTION, OLD, 100.0)]
+
+
+def test_a_pod_that_is_deleted_while_it_starts_is_replaced_once_and_then_its_calls_are_told() -> None:
+    scene = Scene()
+    scene.acquire("a")
+    scene.see("old-1", PodState.STARTING, uid="u1")
+    assert scene.pool.gone("old-1", "u1", FUNCTION, "deleted", now=0) == [StartPod("old-1", FUNCTION, OLD, 100.0)]
+    scene.see("old-1", PodState.STARTING, uid="u2")
+    assert scene.pool.gone("old-1", "u2", FUNCTION, "deleted", now=0) == [Refuse("a", "deleted")]
+
+
+def test_a_name_that_is_taken_is_left_to_whoever_has_it() -> None:
+    scene = Scene()
+    scene.acquire("a")
+    assert scene.pool.taken("old-1", FUNCTION, now=0) == [StartPod("old-2", FUNCTION, OLD, 100.0)]
+    assert scene.pool.taken("old-1", FUNCTION, now=0) == []
+    scene.pool.failed("old-2", "", FUNCTION, "quota", now=0)
+    scene.now = 100
+    scene.pool.renew(now=100)
+    assert scene.acquire("b") == [StartPod("old-1", FUNCTION, OLD, 200.0)], "it may be free by now"
+
+
+def test_a_pod_that_does_not_say_how_long_it_may_stay_is_given_a_new_time_once() -> None:
+    scene = Scene()
+    silent = Observed("old-1", "u1", FUNCTION, OLD, PodState.READY, None)
+    assert scene.pool.observed(silent, LIMITS, now=10) == [ExtendTtl("old-1", "u1", 110.0)]
+    assert scene.pool.observed(silent, LIMITS, now=11) == []
+    assert scene.pool.collect(now=100) == []
+
+
+def test_a_version_that_serves_is_known_when_nobody_else_can_say_it() -> None:
+    scene = Scene()
+    assert scene.pool.serving(FUNCTION, "1") is None
+    scene.see("old-1", PodState.STARTING)
+    assert scene.pool.serving(FUNCTION, "1") is None
+    scene.see("old-1", PodState.READY)
+    assert scene.pool.serving(FUNCTION, "1") == OLD
+    assert scene.pool.serving(FUNCTION, "2") is None
+
+
+def test_the_least_loaded_of_many_is_found_whatever_came_and_went() -> None:
+    limits = Limits(waitlist=1000, max_pods=50, max_calls=10_000, ttl=100)
+    scene = Scene(limits)
+    for number in range(50):
+        scene.see(f"old-{number}", PodState.READY)
+    under_way: list[str] = []
+    for step in range(3000):
+        if step % 3 == 2:
+            scene.pool.leave(under_way.pop(step * 7919 % len(under_way)), now=0)
+        loads = [calls for _, calls in scene.pool.pods(FUNCTION).values()]
+        (grant,) = scene.acquire(ticket := f"t{step}")
+        assert isinstance(grant, Grant)
+        _, load = scene.pool.pods(FUNCTION)[grant.name]
+        assert load == min(loads) + 1
+        under_way.append(ticket)
 
 
 class PoolModel(RuleBasedStateMachine):
@@ -220,6 +314,7 @@ class PoolModel(RuleBasedStateMachine):
         self.pods: dict[str, tuple[str, Version, PodState]] = {}
         """By name: uid ("" before it is created), version, state."""
         self.written: dict[str, float] = {}
+        self.states: dict[str, tuple[str, PodState]] = {}
 
     def perform(self, effects: Effects[int]) -> None:
         for effect in effects:
@@ -243,8 +338,9 @@ class PoolModel(RuleBasedStateMachine):
                 assert name not in self.pods
                 assert version == self.version
                 self.pods[name] = ("", version, PodState.STARTING)
-                ours = [pod for pod in self.pods.values() if pod[1] == version and pod[2] is not PodState.LEAVING]
+                ours = [pod for pod in self.pods.values() if pod[1] == version and pod[2] in COUNTED]
                 assert len(ours) <= LIMITS.max_pods
+                assert not [pod for pod in ours if pod[2] is PodState.HELD_UP]
             case DeletePod(name, uid):
                 assert name not in self.granted.values(), "never under a call"
                 known = self.pods.get(name)
@@ -257,7 +353,7 @@ class PoolModel(RuleBasedStateMachine):
 
     def see(self, name: str) -> None:
         uid, version, state = self.pods[name]
-        seen = Observed(name, uid, FUNCTION, version, state, self.now + LIMITS.ttl)
+        seen = Observed(name, uid, FUNCTION, version, state, self.now + LIMITS.ttl, why="held up")
         self.written[uid] = self.now + LIMITS.ttl
         self.perform(self.pool.observed(seen, LIMITS, now=self.now))
 
@@ -282,12 +378,28 @@ class PoolModel(RuleBasedStateMachine):
         self.granted.pop(ticket, None)
         self.perform(self.pool.leave(ticket, now=self.now))
 
-    @rule(index=st.integers(0, 9), state=st.sampled_from([PodState.STARTING, PodState.READY]))
+    @rule(index=st.integers(0, 9), state=st.sampled_from(list(PodState)))
     def a_pod_is_seen(self, index: int, state: PodState) -> None:
-        if name := self.named(index, PodState.STARTING):
+        if name := self.named(index, PodState.STARTING, PodState.HELD_UP, PodState.READY, PodState.UNREACHABLE):
+            uid, version, before = self.pods[name]
+            if (before, state) in MOVES or before is state:
+                self.pods[name] = (uid or self.new_uid(), version, state)
+                self.see(name)
+
+    @rule(index=st.integers(0, 9))
+    def a_name_is_taken(self, index: int) -> None:
+        names = sorted(name for name, (uid, _, _) in self.pods.items() if not uid)
+        if names:
+            name = names[index % len(names)]
+            del self.pods[name]
+            self.perform(self.pool.taken(name, FUNCTION, now=self.now))
+
+    @rule(index=st.integers(0, 9), state=st.sampled_from([PodState.READY, PodState.STARTING, PodState.UNREACHABLE]))
+    def a_deletion_does_not_happen(self, index: int, state: PodState) -> None:
+        if name := self.named(index, PodState.LEAVING):
             uid, version, _ = self.pods[name]
-            self.pods[name] = (uid or self.new_uid(), version, state)
-            self.see(name)
+            self.pods[name] = (uid, version, state)
+            self.perform(self.pool.kept(name, uid, FUNCTION, state=state, now=self.now))
 
     @rule(number=st.integers(1, 5), version=st.sampled_from([OLD, NEW]))
     def another_runner_starts_a_pod(self, number: int, version: Version) -> None:
@@ -297,8 +409,8 @@ class PoolModel(RuleBasedStateMachine):
             self.see(name)
 
     @rule(index=st.integers(0, 9))
-    def a_pod_cannot_start(self, index: int) -> None:
-        if name := self.named(index, PodState.STARTING):
+    def a_pod_fails(self, index: int) -> None:
+        if name := self.named(index, PodState.STARTING, PodState.HELD_UP, PodState.READY, PodState.UNREACHABLE):
             uid, _, _ = self.pods.pop(name)
             self.perform(self.pool.failed(name, uid, FUNCTION, "reason", now=self.now))
 
@@ -321,13 +433,23 @@ class PoolModel(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 10.0, 60.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        self.perform(self.pool.tick(now=self.now))
+        self.perform(self.pool.renew(now=self.now))
+        self.perform(self.pool.collect(now=self.now))
 
     @invariant()
     def the_pool_knows_what_the_model_knows(self) -> None:
         assert self.pool.waiting(FUNCTION) == len(self.waiting)
         held = sum(calls for _, calls in self.pool.pods(FUNCTION).values())
         assert held == len(self.granted)
+
+    @invariant()
+    def pods_move_as_the_table_says(self) -> None:
+        now = {name: (uid, self.pool.pods(FUNCTION)[name][0]) for name, (uid, _, _) in self.pods.items()}
+        for name in now.keys() | self.states.keys():
+            (uid, state), (old_uid, before) = now.get(name, ("", None)), self.states.get(name, ("", None))
+            if state is not before and (uid == old_uid or not old_uid):
+                assert (before, state) in MOVES
+        self.states = now
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
