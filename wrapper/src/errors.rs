@@ -123,10 +123,12 @@ impl EvaluationError {
         Self { retry_after: SOON, ..Self::new(Code::Unavailable, "REQUEST_TOO_SLOW", message) }
     }
 
-    /// The pod is stopping and the call could not end in time.
-    pub fn shutting_down(image: &str) -> Self {
-        let message = format!("function \"{image}\" was stopped because its pod is shutting down; try again");
-        Self { retry_after: SOON, ..Self::new(Code::Unavailable, "SHUTTING_DOWN", message) }
+    /// The pod is stopping and the call could not end in time; whoever calls again wants to know how far it came.
+    pub fn shutting_down(image: &str, is_started: bool) -> Self {
+        let what = if is_started { "stopped" } else { "not started" };
+        let message = format!("function \"{image}\" was {what} because its pod is shutting down; try again");
+        let error = Self::new(Code::Unavailable, "SHUTTING_DOWN", message).fact("started", &is_started);
+        Self { retry_after: SOON, ..error }
     }
 
     /// A defect of this program itself.

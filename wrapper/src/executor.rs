@@ -17,9 +17,9 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::entrypoint::Entrypoint;
 use crate::envelope::Envelope;
 use crate::errors::EvaluationError;
-use crate::process::Stop;
 use crate::process::execution::{Failure, execute};
 use crate::process::family::Family;
+use crate::process::{Start, Stop};
 use crate::verdict::verdict;
 use crate::workers::Workers;
 
@@ -113,13 +113,14 @@ impl Ticket<'_> {
         self.executor.admission.acquire().await.expect("never closed")
     }
 
-    /// Execute the function once, when it is this call's turn; `on_turn` is told how long that took. Dropping the
-    /// future stops the function.
+    /// Execute the function once, when it is this call's turn, unless `start` says that the call is over; `on_turn` is
+    /// told how long that took. Dropping the future stops the function.
     pub async fn run(
         &self,
         image: &str,
         input: Bytes,
         environment: Option<Vec<CString>>,
+        start: Arc<Start>,
         on_turn: impl FnOnce(Duration),
     ) -> Result<Outcome, EvaluationError> {
         let executor = self.executor;
@@ -135,6 +136,7 @@ impl Ticket<'_> {
             environment,
             max_output: executor.limits.max_output,
             message_limit: executor.limits.message_limit,
+            start,
             stop,
         };
         let arrived = self.arrived;
@@ -159,12 +161,18 @@ struct Call {
     environment: Option<Vec<CString>>,
     max_output: usize,
     message_limit: usize,
+    start: Arc<Start>,
     stop: Arc<Stop>,
 }
 
 impl Call {
     fn run(self) -> Result<Outcome, EvaluationError> {
         let _running = Running::new(&self.running);
+        // Nobody reads this: whoever ended the call has an answer of their own.
+        let over = |is_started| EvaluationError::shutting_down(&self.image, is_started);
+        if !self.start.begin() {
+            return Err(over(false));
+        }
         let Function { entrypoint, family } = &*self.function;
         let environment = self.environment.as_deref();
         let ended = execute(family, entrypoint, environment, &self.input, self.max_output, &self.stop);
@@ -173,8 +181,7 @@ impl Call {
             Failure::OutputLimit(written) => {
                 EvaluationError::output_too_large(&self.image, written, self.max_output, self.message_limit)
             }
-            // Nobody reads this: whoever stopped it has an answer of their own.
-            Failure::Stopped => EvaluationError::shutting_down(&self.image),
+            Failure::Stopped => over(true),
         })?;
         let envelope = verdict(&self.image, ended.exit, &ended.stdout, &ended.stderr, &|| self.stop.is_set())?;
         Ok(Outcome { stdout: ended.stdout, stderr: ended.stderr, envelope })

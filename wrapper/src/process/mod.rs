@@ -4,6 +4,8 @@ pub mod execution;
 pub mod family;
 mod pipes;
 mod spawn;
+mod start;
 mod stop;
 
+pub use start::Start;
 pub use stop::Stop;

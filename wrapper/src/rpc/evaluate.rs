@@ -24,6 +24,7 @@ use crate::executor::{Executor, Outcome};
 use crate::log::{Level, Line};
 use crate::log_excerpt::shorten;
 use crate::metrics::Metrics;
+use crate::process::Start;
 use crate::verdict::printable;
 
 pub const SERVICE: &str = "evaluator.FunctionEvaluator";
@@ -63,7 +64,7 @@ impl Evaluation {
         let limit = self.message_limit;
         let (parts, body) = request.into_parts();
         let (body, size) = AnnouncedSize::watch(body);
-        let call = Call { evaluation: self, size, headers: parts.headers.clone() };
+        let call = Call { evaluation: self, size, start: Arc::default(), headers: parts.headers.clone() };
         let mut grpc = Grpc::new(ProstCodec::<EvaluateFunctionResponse, EvaluateFunctionRequest>::default())
             .max_decoding_message_size(limit)
             .max_encoding_message_size(usize::MAX);
@@ -88,7 +89,7 @@ impl Evaluation {
         let environment = if self.passes_trace_on { trace_environment(&call.headers) } else { None };
         let queue_wait = &mut record.queue_wait;
         let outcome = ticket
-            .run(&record.image, request.resource_list, environment, |waited| {
+            .run(&record.image, request.resource_list, environment, Arc::clone(&call.start), |waited| {
                 *queue_wait = Some(waited);
                 self.metrics.waited(waited);
             })
@@ -135,6 +136,7 @@ impl Evaluation {
 struct Call {
     evaluation: Arc<Evaluation>,
     size: Arc<AtomicUsize>,
+    start: Arc<Start>,
     headers: HeaderMap,
 }
 
@@ -146,6 +148,7 @@ impl ClientStreamingService<EvaluateFunctionRequest> for Call {
         let call = Call {
             evaluation: Arc::clone(&self.evaluation),
             size: Arc::clone(&self.size),
+            start: Arc::clone(&self.start),
             headers: std::mem::take(&mut self.headers),
         };
         Box::pin(async move { call.run(request.into_inner()).await })
@@ -172,7 +175,9 @@ impl Call {
             () = tokio::time::sleep_until(deadline) => {
                 Err(EvaluationError::deadline_exceeded(&record.image, record.started.elapsed()))
             }
-            _ = stopping.wait_for(|stopping| *stopping) => Err(EvaluationError::shutting_down(&record.image)),
+            _ = stopping.wait_for(|stopping| *stopping) => {
+                Err(EvaluationError::shutting_down(&record.image, self.start.end()))
+            }
         };
         record.request_bytes = self.size.load(Ordering::Relaxed);
         match answer {
