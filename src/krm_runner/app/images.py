@@ -13,12 +13,12 @@ from krm_runner.core.default_registries import DefaultRegistries
 from krm_runner.core.image_cache import ImageCache
 from krm_runner.core.image_map import EMPTY_MAP, ImageMap, parse_image_map
 from krm_runner.core.image_metadata import Platform
+from krm_runner.files.watched_file import WatchedFile
 from krm_runner.registry.client import RegistryClient
 from krm_runner.registry.keychain import DefaultKeychain, Keychains, MountedKeychain
 from krm_runner.registry.resolver import ImageResolver
 from krm_runner.registry.transport import Transport
 from krm_runner.registry.trust import Trust
-from krm_runner.registry.watched_file import WatchedFile, read_bounded
 from krm_runner.settings import RegistrySettings
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
@@ -75,6 +75,7 @@ def _image_map(path: Path, default_prefix: str) -> WatchedFile[ImageMap]:
     def parse(text: bytes) -> ImageMap:
         return parse_image_map(text, source=str(path), default_prefix=default_prefix)
 
+    file = WatchedFile(path, parse=parse, absent=EMPTY_MAP)
     # Once before anything starts: what is wrong with it then is an error of whoever starts the program.
-    parse(read_bounded(path))
-    return WatchedFile(path, parse=parse, absent=EMPTY_MAP)
+    file.load()
+    return file

@@ -5,7 +5,6 @@ A broken new file never replaces a good table: the old one stays in force and th
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -14,11 +13,9 @@ import structlog
 from krm_runner.core import function_table
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.function_table import EMPTY_TABLE, FunctionTable
+from krm_runner.files.watched_file import Signature, signature_of, wait_for_change
 
 _log = structlog.get_logger("krm_runner.exec")
-_CHECK_INTERVAL = 1.0
-
-_Signature = tuple[int, int, int] | None
 
 
 class FunctionFile:
@@ -29,12 +26,12 @@ class FunctionFile:
         self._required = required
         self._functions = functions
         self._default_prefix = default_prefix
-        self._signature: _Signature = None
+        self._signature: Signature = None
         self.table: FunctionTable = EMPTY_TABLE
 
     def load(self) -> None:
         """Read the file for the first time; ConfigurationError when it is broken, or missing though asked for."""
-        self._signature = self._current_signature()
+        self._signature = signature_of(self._path)
         if self._signature is None and not self._required:
             _log.warning(
                 "no configuration file: the exec runtime knows no function",
@@ -46,7 +43,7 @@ class FunctionFile:
 
     def reload(self) -> None:
         """Read the file again; when that fails, the table in force stays."""
-        self._signature = self._current_signature()
+        self._signature = signature_of(self._path)
         try:
             table = self._read(may_be_empty=False)
         except ConfigurationError as error:
@@ -56,18 +53,10 @@ class FunctionFile:
         _log.info("configuration reloaded", path=str(self._path), images=len(table.executables))
 
     async def watch(self) -> None:
-        """Reload whenever the file changes; never returns.
-
-        A look a second also sees a ConfigMap's swapped links. A change counts when two looks saw the same: a file that
-        is just being written is not read.
-        """
-        seen = self._signature
+        """Reload whenever the file changes; never returns."""
         while True:
-            await asyncio.sleep(_CHECK_INTERVAL)
-            previous, seen = seen, self._current_signature()
-            if seen == self._signature or seen != previous:
-                continue
-            if seen is None:
+            await wait_for_change(self._path, lambda: self._signature)
+            if signature_of(self._path) is None:
                 self._signature = None
                 _log.error("the configuration file is gone, the old configuration stays in force", path=str(self._path))
             else:
@@ -89,10 +78,3 @@ class FunctionFile:
         for name in sorted(set(table.executables.values())):
             if not os.path.isfile(self._functions / name):
                 _log.warning("a configured function is not there", function=name, directory=str(self._functions))
-
-    def _current_signature(self) -> _Signature:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino

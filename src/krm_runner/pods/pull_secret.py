@@ -25,7 +25,7 @@ from krm_runner.core.errors import (
 from krm_runner.core.json_object import JsonObject
 from krm_runner.core.pull_secret import Create, Decision, LeaveAlone, Refuse, Update, decide
 from krm_runner.core.registry_auth import parse_docker_config
-from krm_runner.registry.watched_file import Signature, read_bounded, signature_of
+from krm_runner.files.watched_file import Signature, read_bounded, signature_of
 
 _log = structlog.get_logger("krm_runner.pods")
 _LOOK_INTERVAL = 1.0

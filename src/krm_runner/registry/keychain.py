@@ -17,8 +17,8 @@ import structlog
 from krm_runner.core.default_registries import DefaultRegistries
 from krm_runner.core.image_ref import ImageRef
 from krm_runner.core.registry_auth import ANONYMOUS, EMPTY_CONFIG, Credentials, DockerConfig, parse_docker_config
+from krm_runner.files.watched_file import WatchedFile
 from krm_runner.registry.credential_helper import CredentialHelperError, ask_helper
-from krm_runner.registry.watched_file import WatchedFile
 
 _log = structlog.get_logger("krm_runner.registry")
 

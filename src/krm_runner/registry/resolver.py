@@ -25,9 +25,9 @@ from krm_runner.core.image_manifest import (
 from krm_runner.core.image_map import ImageMap
 from krm_runner.core.image_metadata import ImageMetadata, Platform
 from krm_runner.core.image_ref import ImageRef
+from krm_runner.files.watched_file import WatchedFile
 from krm_runner.registry.client import Access, Document, RegistryClient
 from krm_runner.registry.keychain import Keychains
-from krm_runner.registry.watched_file import WatchedFile
 
 _log = structlog.get_logger("krm_runner.registry")
 _RENEWAL_TIMEOUT = 5.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from krm_runner.registry.watched_file import Signature, signature_of
+from krm_runner.files.watched_file import Signature, signature_of
 
 _log = structlog.get_logger("krm_runner.registry")
 _CA_FILES = ("ca.crt", "ca.pem")

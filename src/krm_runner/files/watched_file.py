@@ -1,11 +1,13 @@
-"""A file that is read when it is needed, and again after it changed: credentials, certificates, the image map.
+"""A file that is read when it is needed, and again after it changed: credentials, certificates, configuration.
 
 A broken new version never replaces a good one: the old one stays in force, the log says why, and `problem` says it to
-whoever needs to explain a failure. There is no task that watches: a look at the file's status comes with every use.
+whoever needs to explain a failure. Nothing here watches by itself: a look at the file's status comes with every use,
+and who wants to act on a change awaits `wait_for_change`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -18,6 +20,7 @@ T = TypeVar("T")
 
 _log = structlog.get_logger("krm_runner.files")
 _MAX_BYTES = 8 * 1024 * 1024
+_LOOK_INTERVAL = 1.0
 
 Signature = tuple[int, int, int, int] | None
 
@@ -33,6 +36,17 @@ class WatchedFile(Generic[T]):
         self._is_expected = is_expected
         self._signature: Signature = None
         self._has_looked = False
+
+    def load(self) -> T:
+        """Read it for the first time, before anything starts: ConfigurationError when it is broken or missing."""
+        signature = signature_of(self.path)
+        self._value = self._parse(read_bounded(self.path))
+        self._signature, self._has_looked = signature, True
+        return self._value
+
+    async def wait_for_change(self) -> None:
+        """Returns when the next `current` will look into the file."""
+        await wait_for_change(self.path, lambda: self._signature)
 
     def current(self) -> T:
         """What the file says, as far as it could be understood."""
@@ -65,6 +79,21 @@ def signature_of(path: Path) -> Signature:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
+
+
+async def wait_for_change(path: Path, known: Callable[[], Signature]) -> None:
+    """Returns when the file is another than the known version; its absence is a version, too.
+
+    A look a second also sees a ConfigMap's swapped links. A change counts when two looks saw the same: a file that is
+    just being written is not read.
+    """
+    previous = known()
+    while True:
+        await asyncio.sleep(_LOOK_INTERVAL)
+        seen = signature_of(path)
+        if seen == previous != known():
+            return
+        previous = seen
 
 
 def read_bounded(path: Path) -> bytes:
