@@ -19,7 +19,7 @@ def built_wrapper() -> Path:
 
 
 class WrapperProcess(ServerProcess):
-    """Serves one function, on a free port."""
+    """Serves one function, on a free port unless one is given."""
 
     def __init__(
         self,
@@ -29,7 +29,8 @@ class WrapperProcess(ServerProcess):
         prefix: Iterable[str] = (),
         pass_fds: Iterable[int] = (),
         program: str = str(WRAPPER),
+        port: int = 0,
     ) -> None:
-        port = free_port()
+        port = port or free_port()
         command = [*prefix, program, f"--port={port}", *arguments]
         super().__init__(command, port=port, environment=environment, cwd=cwd, pass_fds=pass_fds)

@@ -83,7 +83,7 @@ class _Evaluation:
             result = await self._evaluate(text)
             if result is None:
                 return 1
-            output = result.resource_list.decode()
+            output = str(result.resource_list, "utf-8")
             if self._settings.output in _TO_STDOUT:
                 changes = Changes()
             else:
@@ -234,11 +234,11 @@ def _list_from_stdin(config: dict[str, Any] | None) -> str:
 
 
 def _results_of(result: EvaluationResult) -> Sequence[object]:
-    return resource_list.parse(result.resource_list).results
+    return resource_list.parse(bytes(result.resource_list)).results
 
 
 def _raw_results(result: EvaluationResult) -> list[Any]:
     """The results as the function wrote them."""
-    document = cast("dict[str, Any]", yaml.load(result.resource_list, Loader=yaml.CSafeLoader))
+    document = cast("dict[str, Any]", yaml.load(bytes(result.resource_list), Loader=yaml.CSafeLoader))
     found: object = document.get("results")
     return list(found) if is_sequence(found) else []

@@ -8,7 +8,6 @@ gRPC status each of them becomes is decided in `rpc.status`, not here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 
 class KrmRunnerError(Exception):
@@ -43,6 +42,10 @@ class KubernetesForbiddenError(KubernetesError):
     """The runner's account may not do that, or admission refuses it: nothing that a retry would change."""
 
 
+class KubernetesInvalidError(KubernetesError):
+    """The object, or a change of it, is against the rules of its kind."""
+
+
 class KubernetesUnavailableError(KubernetesError):
     """The API server is away, overloaded or too slow: a retry may help."""
 
@@ -54,8 +57,8 @@ class KubernetesUnavailableError(KubernetesError):
 class EvaluationError(KrmRunnerError):
     """One call failed. `reason` is for machines, the message for people."""
 
-    reason: ClassVar[str] = "EVALUATION_FAILED"
-    retry_after: ClassVar[float | None] = None
+    reason: str = "EVALUATION_FAILED"
+    retry_after: float | None = None
 
     def __init__(self, message: str, *, image: str = "", facts: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -173,11 +176,15 @@ class DeadlineExceededError(EvaluationError):
 
     reason = "DEADLINE_EXCEEDED"
 
-    def __init__(self, image: str, *, after: float) -> None:
-        super().__init__(
-            f'function "{image}" did not answer before the deadline of the call; it was stopped after {after:.1f}s',
-            image=image,
+    def __init__(self, image: str, *, after: float, pod: str = "", waiting_for: str = "") -> None:
+        """`waiting_for` is what the call waited for when the function was not even started."""
+        where = f' in pod "{pod}"' if pod else ""
+        happened = (
+            f"was not started before the deadline of the call; after {after:.1f}s it still waited for {waiting_for}"
+            if waiting_for
+            else f"did not answer before the deadline of the call; it was stopped after {after:.1f}s"
         )
+        super().__init__(f'function "{image}"{where} {happened}', image=image, facts={"pod": pod} if pod else {})
 
 
 class ShuttingDownError(EvaluationError):
@@ -234,6 +241,17 @@ class RegistryUnavailableError(EvaluationError):
 
     def __init__(self, image: str, *, why: str) -> None:
         super().__init__(f'image "{image}" cannot be looked up for now: {why}; try again later', image=image)
+        self.why = why
+
+
+class NoPodTemplateError(EvaluationError):
+    """There is nothing to make a pod from: the template is missing, broken, or cannot be read for now."""
+
+    reason = "NO_POD_TEMPLATE"
+    retry_after = 5.0
+
+    def __init__(self, image: str, *, why: str) -> None:
+        super().__init__(f'function "{image}" cannot be started: there is no pod template: {why}', image=image)
 
 
 class PodCannotStartError(EvaluationError):
@@ -265,13 +283,46 @@ class PodNotStartedError(EvaluationError):
         )
 
 
+class PodLostError(EvaluationError):
+    """The connection to the function's pod could not be made, or broke.
+
+    `reached`: the function may have been started, so that another call could run it twice.
+    """
+
+    reason = "POD_LOST"
+    retry_after = 1.0
+
+    def __init__(self, image: str, *, pod: str, why: str, reached: bool) -> None:
+        if reached:
+            what = f'did not answer: its pod "{pod}" was lost'
+        else:
+            what = f'could not be called: its pod "{pod}" cannot be reached'
+        super().__init__(
+            f'function "{image}" {what}: {why}; try again',
+            image=image,
+            facts={"pod": pod, "reached": str(reached).lower()},
+        )
+        self.reached = reached
+        self.why = why
+
+
 class RemoteError(EvaluationError):
-    """Another runner answered with an error; code and message are its own."""
+    """Another runner, or a pod's wrapper server, answered with an error: code, message and the rest are its own."""
 
-    reason = "REMOTE"
-
-    def __init__(self, image: str, *, code: str, message: str) -> None:
-        super().__init__(message, image=image, facts={"code": code})
+    def __init__(
+        self,
+        image: str,
+        *,
+        code: str,
+        message: str,
+        reason: str = "REMOTE",
+        facts: Mapping[str, str] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, image=image, facts=facts)
+        self.code = code
+        self.reason = reason
+        self.retry_after = retry_after
 
 
 class UnexpectedError(EvaluationError):

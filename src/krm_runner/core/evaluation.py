@@ -26,7 +26,7 @@ class EvaluationRequest:
 class EvaluationResult:
     """A successful evaluation: the function's output, byte for byte, and its log."""
 
-    resource_list: bytes
+    resource_list: bytes | memoryview
     log: bytes
     runtime: str
     queue_wait: float = 0.0

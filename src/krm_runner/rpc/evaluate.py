@@ -193,7 +193,7 @@ class EvaluateHandler:
         call.response_bytes = len(response)
         call.facts |= {"exit": 0, "log_bytes": len(result.log)}
         if self._log_payloads:
-            _log.debug("response", image=call.image, resource_list=result.resource_list.decode(errors="replace"))
+            _log.debug("response", image=call.image, resource_list=str(result.resource_list, "utf-8", "replace"))
         return response
 
     async def _refuse(self, call: _Call, error: EvaluationError, context: _Context) -> NoReturn:

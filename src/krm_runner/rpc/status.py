@@ -40,8 +40,10 @@ _CODES: dict[type[EvaluationError], grpc.StatusCode] = {
     errors.ImageUnusableError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RegistryUntrustedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RegistryUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.NoPodTemplateError: grpc.StatusCode.UNAVAILABLE,
     errors.PodCannotStartError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.PodNotStartedError: grpc.StatusCode.UNAVAILABLE,
+    errors.PodLostError: grpc.StatusCode.UNAVAILABLE,
     errors.RemoteError: grpc.StatusCode.UNAVAILABLE,
     errors.UnexpectedError: grpc.StatusCode.INTERNAL,
 }
@@ -72,7 +74,9 @@ class Status:
 
 
 def code_of(error: EvaluationError) -> grpc.StatusCode:
-    """The error's code; a class that is not in the table has that of its nearest ancestor there."""
+    """The error's code: its own if it came from elsewhere, else that of its class, or its nearest ancestor's."""
+    if isinstance(error, errors.RemoteError) and error.code in grpc.StatusCode.__members__:
+        return grpc.StatusCode[error.code]
     for ancestor in type(error).__mro__:
         if ancestor in _CODES:
             return _CODES[ancestor]
