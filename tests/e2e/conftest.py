@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from cluster.api_only import ApiServer
 from cluster.layout import Layout
 from integration.conftest import Installation
+from krm_runner.kube.client import KubeClient, find_cluster
 from support.machine import ROOT, missing
+from support.relay import Relay
 
 TOOLS = ROOT / ".cache" / "tools"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
@@ -34,6 +38,30 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
         missing("Kubernetes is not built: `make cluster-up` does it, once")
     with server:
         yield server.layout
+
+
+@pytest.fixture
+def relay(api_server: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
+    """The way to the API server, which the test may close."""
+    kubeconfig = api_server.kubeconfig()
+    text = kubeconfig.read_text()
+    address = next(word.strip('",{}') for word in text.split() if "https://" in word)
+    target = urlsplit(address)
+    assert target.hostname is not None
+    assert target.port is not None
+    with Relay((target.hostname, target.port)) as relay:
+        through = kubeconfig.with_name(f"relayed-{uuid.uuid4().hex}.kubeconfig")
+        through.write_text(text.replace(f"{target.hostname}:{target.port}", f"127.0.0.1:{relay.port}"))
+        monkeypatch.setenv("KUBECONFIG", str(through))
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        yield relay
+        through.unlink()
+
+
+@pytest.fixture
+async def client(relay: Relay) -> AsyncIterator[KubeClient]:
+    async with KubeClient(await find_cluster()) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from urllib.parse import urlsplit
+from collections.abc import AsyncGenerator
 
 import pytest
 from aiohttp import web
 from kubernetes_asyncio.client.configuration import Configuration
 
-from cluster.layout import Layout
 from krm_runner.core.json_object import JsonObject, as_object, as_text
-from krm_runner.kube.client import KubeClient, find_cluster
+from krm_runner.kube.client import KubeClient
 from krm_runner.kube.reflector import ChangeKind, Reflector
 from support.processes import eventually
 from support.relay import Relay
@@ -44,30 +42,6 @@ def _name(found: JsonObject) -> str:
 
 
 @pytest.fixture
-def relay(api_server: Layout, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
-    """The way to the API server, which the test may close."""
-    kubeconfig = api_server.kubeconfig()
-    text = kubeconfig.read_text()
-    address = next(word.strip('",{}') for word in text.split() if "https://" in word)
-    target = urlsplit(address)
-    assert target.hostname is not None
-    assert target.port is not None
-    with Relay((target.hostname, target.port)) as relay:
-        through = kubeconfig.with_name(f"relayed-{uuid.uuid4().hex}.kubeconfig")
-        through.write_text(text.replace(f"{target.hostname}:{target.port}", f"127.0.0.1:{relay.port}"))
-        monkeypatch.setenv("KUBECONFIG", str(through))
-        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-        yield relay
-        through.unlink()
-
-
-@pytest.fixture
-async def client(relay: Relay) -> AsyncIterator[KubeClient]:
-    async with KubeClient(await find_cluster()) as client:
-        yield client
-
-
-@pytest.fixture
 async def namespace(client: KubeClient) -> str:
     name = f"test-{uuid.uuid4().hex[:10]}"
     await client.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -80,9 +54,9 @@ def config_map(name: str, value: str = "", label: str = "ours") -> JsonObject:
 
 
 @contextlib.asynccontextmanager
-async def kept(client: KubeClient, path: str, **options: float) -> AsyncGenerator[tuple[Names, Reflector]]:
+async def kept(client: KubeClient, path: str, watch_seconds: float = 300) -> AsyncGenerator[tuple[Names, Reflector]]:
     names = Names()
-    reflector = Reflector(client, path, names, query={"labelSelector": "whose=ours"}, **options)
+    reflector = Reflector(client, path, names, query={"labelSelector": "whose=ours"}, watch_seconds=watch_seconds)
     task = asyncio.create_task(reflector.run())
     try:
         await asyncio.wait_for(reflector.listed.wait(), 20)
@@ -110,12 +84,14 @@ async def test_what_is_there_and_what_changes_is_known(client: KubeClient, names
 
 
 async def test_a_watch_that_ends_goes_on_where_it_was(client: KubeClient, namespace: str) -> None:
-    async with kept(client, namespace, watch_seconds=1) as (names, _):
+    async with kept(client, namespace, watch_seconds=1) as (names, reflector):
+        connected = reflector.connected_since
         for number in range(5):
             await client.create(namespace, config_map(f"map-{number}"))
             await asyncio.sleep(0.5)
         await eventually(lambda: len(names.known) == 5, what="all are known")
         assert names.listings == 1
+        assert reflector.connected_since == connected
 
 
 async def test_a_connection_that_is_cut_loses_nothing(client: KubeClient, namespace: str, relay: Relay) -> None:
@@ -132,14 +108,18 @@ async def test_an_api_server_that_is_away_changes_nothing_and_is_found_again(
     client: KubeClient, namespace: str, relay: Relay, caplog: pytest.LogCaptureFixture
 ) -> None:
     await client.create(namespace, config_map("first"))
-    async with kept(client, namespace) as (names, _):
+    async with kept(client, namespace) as (names, reflector):
+        connected = reflector.connected_since
+        assert connected is not None
         relay.close()
-        await asyncio.sleep(2)
+        await eventually(lambda: reflector.connected_since is None, what="the loss is noticed")
         assert names.known == {"first": {"value": ""}}
         relay.reopen()
         await client.create(namespace, config_map("second"))
         await eventually(lambda: "second" in names.known, what="what happened meanwhile is known", seconds=60)
         assert names.listings == 1
+        assert reflector.connected_since is not None
+        assert reflector.connected_since > connected
 
 
 @pytest.mark.parametrize("gone", ["event", "status"])

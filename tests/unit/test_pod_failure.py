@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from krm_runner.core import errors
-from krm_runner.core.pod_failure import Failed, creation_failure, excerpt, failure, overdue_error, start_error
+from krm_runner.core.pod_failure import Failed, creation_failure, excerpt, failure, overdue, start_error
 from krm_runner.rpc.status import code_of
 
 IMAGE = "example.com/f:v1"
@@ -37,14 +37,12 @@ def test_what_may_pass_is_unavailable() -> None:
 
 
 def test_a_pod_that_took_too_long_says_what_it_waited_for() -> None:
-    error = overdue_error(IMAGE, "p", reason="Unschedulable", message="0/1 nodes are available", after=60.0)
+    error = start_error(IMAGE, "p", overdue("Unschedulable", "0/1 nodes are available", after=60.0))
     assert code_of(error) is grpc.StatusCode.UNAVAILABLE
     assert 'pod "p": Unschedulable: not ready after 60s: 0/1 nodes are available; try again later, or make' in str(
         error
     )
-    assert "Pending: not ready after 1.5s; try" in str(
-        overdue_error(IMAGE, "p", reason="Pending", message="", after=1.5)
-    )
+    assert "Pending: not ready after 1.5s; try" in str(start_error(IMAGE, "p", overdue("Pending", "", after=1.5)))
 
 
 def test_what_the_api_server_refuses() -> None:

@@ -72,8 +72,13 @@ def extension(facts: PodFacts, reclaim_after: int) -> JsonObject:
 
 
 def deletion(facts: PodFacts) -> JsonObject:
-    """The body of a deletion that hits this pod only as it was seen: one that somebody extended meanwhile stays."""
-    preconditions: JsonObject = {"uid": facts.uid, "resourceVersion": facts.resource_version}
+    """The body of a deletion that hits this pod only as it was seen: one that somebody extended meanwhile stays.
+
+    Facts without a resourceVersion hit the pod whatever became of it.
+    """
+    preconditions: JsonObject = {"uid": facts.uid}
+    if facts.resource_version:
+        preconditions["resourceVersion"] = facts.resource_version
     return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
 
 

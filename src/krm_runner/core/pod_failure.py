@@ -41,6 +41,7 @@ _CHECK_START = (
     "check the pod template's command, and that the wrapper image and the function are for the nodes' platform"
 )
 _ADVICE = {
+    "Unreachable": "check network policies, the pod's Service and --pod-address",
     "ErrImagePull": _CHECK_PULL,
     "ImagePullBackOff": _CHECK_PULL,
     "RegistryUnavailable": _CHECK_PULL,
@@ -107,10 +108,10 @@ def start_error(image: str, pod: str, failed: Failed) -> EvaluationError:
     return kind(image, pod=pod, why=failed.reason, message=failed.message, advice=failed.advice)
 
 
-def overdue_error(image: str, pod: str, *, reason: str, message: str, after: float) -> EvaluationError:
-    """The error for a call whose pod was still starting when its time was over, with what it was waiting for."""
+def overdue(reason: str, message: str, *, after: float) -> Failed:
+    """A pod was still starting when its time was over; with what it was waiting for."""
     message = f"not ready after {after:g}s" + (f": {excerpt(message)}" if message else "")
-    return PodNotStartedError(image, pod=pod, why=reason, message=message, advice=_ADVICE.get(reason, ""))
+    return failure(reason, message, may_pass=True)
 
 
 def excerpt(text: str) -> str:

@@ -8,6 +8,7 @@ once the wrapper runs, so does its address, for it can be asked itself before th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -92,6 +93,37 @@ def pod_status(pod: JsonObject, events: Sequence[JsonObject] = ()) -> PodStatus:
     return Starting(*_waits_for(status, warnings), address=address if runs else "")
 
 
+@dataclass(frozen=True, slots=True)
+class SilentEnd:
+    """A container that decides about its pod has ended, and its status does not have its last words: its log may."""
+
+    container: str
+    is_previous: bool
+    """It was started again since, or will be: the log is that of the container before."""
+
+
+def silent_end(pod: JsonObject) -> SilentEnd | None:
+    """The first one that counts; None when there is none, or it has said why."""
+    for _, container in _deciding(pod):
+        name, state = as_text(container.get("name")), as_object(container.get("state"))
+        ended = as_object(state.get("terminated"))
+        last = as_object(as_object(container.get("lastState")).get("terminated"))
+        for end, is_previous in ((ended, False), (last, True)):
+            if end:
+                return None if as_text(end.get("message")).strip() else SilentEnd(name, is_previous)
+    return None
+
+
+def with_last_words(pod: JsonObject, silent: SilentEnd, words: str) -> JsonObject:
+    """The pod as it would be had Kubernetes put the last lines of the log into its status."""
+    pod = copy.deepcopy(pod)
+    for _, container in _deciding(pod):
+        if container.get("name") == silent.container:
+            state = as_object(container.get("lastState" if silent.is_previous else "state"))
+            as_object(state.get("terminated"))["message"] = words
+    return pod
+
+
 def _why_it_goes(status: JsonObject) -> tuple[str, str]:
     disruption = _condition(status, "DisruptionTarget")
     disruption = disruption if disruption.get("status") == "True" else {}
@@ -115,16 +147,22 @@ def _ended_without_a_reason(status: JsonObject) -> Failed | None:
 
 
 def _container_failure(pod: JsonObject, warnings: Sequence[_Warning]) -> Failed | None:
+    for place, container in _deciding(pod):
+        if failed := _failure_of(container, place, warnings):
+            return failed
+    return None
+
+
+def _deciding(pod: JsonObject) -> Iterator[tuple[str, JsonObject]]:
+    """The statuses of the containers that decide about the pod, but for init containers that have done their part."""
     status = as_object(pod.get("status"))
     sidecars = _sidecars(pod)
     for container in map(as_object, as_list(status.get("initContainerStatuses"))):
         name = as_text(container.get("name"))
         ended = as_object(as_object(container.get("state")).get("terminated"))
-        if ended and (ended.get("exitCode") == 0 or name in sidecars):
-            continue
-        if failed := _failure_of(container, f'init container "{name}"', warnings):
-            return failed
-    return _failure_of(_function(status), f'container "{FUNCTION_CONTAINER}"', warnings)
+        if not (ended and (ended.get("exitCode") == 0 or name in sidecars)):
+            yield f'init container "{name}"', container
+    yield f'container "{FUNCTION_CONTAINER}"', _function(status)
 
 
 def _failure_of(container: JsonObject, place: str, warnings: Sequence[_Warning]) -> Failed | None:

@@ -2,7 +2,8 @@
 
 kubernetes_asyncio finds the cluster (in the pod, or by kubeconfig), authenticates and connects; its models are not
 used, and neither is its reading of bodies, which would write Secrets into the debug log. Every request has a time
-limit. Nothing is retried here: what a failure means is the caller's to know.
+limit. Nothing is retried here: what a failure means is the caller's to know. Whoever counts requests is told the answer
+of each, in Kubernetes' own verbs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -32,6 +33,7 @@ from krm_runner.core.errors import (
     KubernetesConflictError,
     KubernetesError,
     KubernetesForbiddenError,
+    KubernetesInvalidError,
     KubernetesNotFoundError,
     KubernetesUnavailableError,
 )
@@ -39,15 +41,28 @@ from krm_runner.core.json_object import JsonObject, as_object, as_text
 
 _REQUEST_TIMEOUT = 15.0
 _MAX_MESSAGE = 1000
+_MAX_TEXT = 64 * 1024
 _TLS_GOODBYE = 0.25
 _MAX_LINE = 16 * 1024 * 1024
 _MAY_PASS = frozenset({408, 425, 429})
+_JSON = "application/json"
+_MERGE_PATCH = "application/merge-patch+json"
+
+OnAnswer = Callable[[str, str, int], None]
+"""Hears verb, path and status of every request; status 0 when there was no answer."""
 
 
 class KubeClient:
     """One pool of connections to one API server; an async context manager."""
 
-    def __init__(self, configuration: Configuration, *, request_timeout: float = _REQUEST_TIMEOUT) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        request_timeout: float = _REQUEST_TIMEOUT,
+        on_answer: OnAnswer | None = None,
+    ) -> None:
+        self.on_answer: OnAnswer | None = on_answer
         self._configuration = configuration
         self._request_timeout = request_timeout
         self._api: ApiClient | None = None
@@ -62,47 +77,95 @@ class KubeClient:
         # aiohttp does not wait for the end of TLS connections; its documentation asks for a moment.
         await asyncio.sleep(_TLS_GOODBYE)
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
+    async def get(
+        self, path: str, query: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> JsonObject:
         """An object, or a list of them."""
-        return await self._request("GET", path, query=query)
+        verb = "list" if _is_collection(path) else "get"
+        return _json(await self._request(verb, "GET", path, query=query, timeout=timeout))
 
-    async def create(self, path: str, body: JsonObject) -> JsonObject:
+    async def text(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        limit: int = _MAX_TEXT,
+        timeout: float | None = None,
+    ) -> str:
+        """What is no JSON, such as a log: its first `limit` bytes."""
+        content = await self._request("get", "GET", path, query=query, timeout=timeout, accept="*/*", limit=limit)
+        return content.decode(errors="replace")
+
+    async def create(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject:
         """The new object as the server has it."""
-        return await self._request("POST", path, body=body)
+        return _json(await self._request("create", "POST", path, body=body, timeout=timeout))
 
-    async def replace(self, path: str, body: JsonObject) -> JsonObject:
+    async def replace(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject:
         """The object as the server has it now; KubernetesConflictError when its resourceVersion is an old one."""
-        return await self._request("PUT", path, body=body)
+        return _json(await self._request("update", "PUT", path, body=body, timeout=timeout))
 
-    async def delete(self, path: str, body: JsonObject | None = None) -> JsonObject:
+    async def patch(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject:
+        """The object as the server has it after a merge patch."""
+        return _json(await self._request("patch", "PATCH", path, body=body, timeout=timeout, content_type=_MERGE_PATCH))
+
+    async def delete(self, path: str, body: JsonObject | None = None, *, timeout: float | None = None) -> JsonObject:
         """What the server says of the deletion; `body` may hold preconditions."""
-        return await self._request("DELETE", path, body=body)
+        return _json(await self._request("delete", "DELETE", path, body=body, timeout=timeout))
 
     @asynccontextmanager
     async def stream(self, path: str, query: Mapping[str, str], *, seconds: float) -> AsyncGenerator[Lines]:
-        """The lines of an answer that goes on, for at most so many seconds: a watch, or a log."""
-        response = await self._send("GET", path, query=query, timeout=seconds)
+        """The lines of an answer that goes on, for at most so many seconds: a watch."""
+        what = f"GET {path}"
+        try:
+            response = await self._send("GET", path, query=query, timeout=seconds)
+        except KubernetesUnavailableError:
+            self._tell("watch", path, 0)
+            raise
+        self._tell("watch", path, response.status)
         try:
             if not _is_success(response):
-                raise await self._refusal(f"GET {path}", response)
+                raise _error(what, response, await _read(what, response, _MAX_TEXT, seconds))
             yield Lines(response.content)
         except TimeoutError as error:
-            raise KubernetesUnavailableError(f"GET {path}: no word from the API server for too long") from error
+            raise KubernetesUnavailableError(f"{what}: no word from the API server for too long") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise KubernetesUnavailableError(f"GET {path}: the connection was lost: {error}") from error
+            raise KubernetesUnavailableError(f"{what}: the connection was lost: {error}") from error
         finally:
             # Not read to its end, so its connection is of no use to anybody else.
             response.close()
 
     async def _request(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: JsonObject | None = None
-    ) -> JsonObject:
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> bytes:
         what = f"{method} {path}"
-        response = await self._send(method, path, query=query, body=body, timeout=self._request_timeout)
-        async with response:
-            if not _is_success(response):
-                raise await self._refusal(what, response)
-            return _json(await self._read(what, response))
+        timeout = self._request_timeout if timeout is None else min(timeout, self._request_timeout)
+        try:
+            response = await self._send(
+                method, path, query=query, body=body, content_type=content_type, accept=accept, timeout=timeout
+            )
+            async with response:
+                content = await _read(what, response, limit, timeout)
+        except KubernetesUnavailableError:
+            self._tell(verb, path, 0)
+            raise
+        self._tell(verb, path, response.status)
+        if not _is_success(response):
+            raise _error(what, response, content)
+        return content
+
+    def _tell(self, verb: str, path: str, status: int) -> None:
+        if self.on_answer is not None:
+            self.on_answer(verb, path, status)
 
     async def _send(
         self,
@@ -111,6 +174,8 @@ class KubeClient:
         *,
         query: Mapping[str, str] | None = None,
         body: JsonObject | None = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
         timeout: float,
     ) -> aiohttp.ClientResponse:
         assert self._api is not None  # noqa: S101 - used inside its own context
@@ -122,7 +187,7 @@ class KubeClient:
                     path,
                     method,
                     query_params=list((query or {}).items()),
-                    header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                    header_params={"Accept": accept, "Content-Type": content_type},
                     body=body,
                     auth_settings=["BearerToken"],
                     _preload_content=False,
@@ -133,18 +198,6 @@ class KubeClient:
             raise KubernetesUnavailableError(f"{what}: no answer within {timeout:g}s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise KubernetesUnavailableError(f"{what}: the API server cannot be reached: {error}") from error
-
-    async def _read(self, what: str, response: aiohttp.ClientResponse) -> bytes:
-        try:
-            return await response.read()
-        except TimeoutError as error:
-            raise KubernetesUnavailableError(f"{what}: no answer within {self._request_timeout:g}s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise KubernetesUnavailableError(f"{what}: the API server cannot be reached: {error}") from error
-
-    async def _refusal(self, what: str, response: aiohttp.ClientResponse) -> KubernetesError:
-        content = await self._read(what, response)
-        return _error(what, response.status, content, response.headers.get("Retry-After", ""))
 
 
 class Lines:
@@ -169,6 +222,23 @@ def _is_success(response: aiohttp.ClientResponse) -> bool:
     return 200 <= response.status < 300
 
 
+async def _read(what: str, response: aiohttp.ClientResponse, limit: int | None, timeout: float) -> bytes:
+    """The whole body, or its beginning where there is a limit; what is left of it goes with its connection."""
+    try:
+        if limit is None:
+            return await response.read()
+        content = bytearray()
+        while len(content) < limit and (chunk := await response.content.read(limit - len(content))):
+            content += chunk
+        if not response.content.at_eof():
+            response.close()
+        return bytes(content)
+    except TimeoutError as error:
+        raise KubernetesUnavailableError(f"{what}: no answer within {timeout:g}s") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise KubernetesUnavailableError(f"{what}: the API server cannot be reached: {error}") from error
+
+
 async def find_cluster() -> Configuration:
     """The cluster that this process runs in, else the one of KUBECONFIG or ~/.kube/config."""
     configuration = Configuration()
@@ -186,19 +256,28 @@ async def find_cluster() -> Configuration:
     return configuration
 
 
-def _error(what: str, status: int, content: bytes, retry_after: str) -> KubernetesError:
+def _error(what: str, response: aiohttp.ClientResponse, content: bytes) -> KubernetesError:
+    status = response.status
     said = as_text(_json(content).get("message"))[:_MAX_MESSAGE] or "no reason given"
     message = f"{what}: {said} (status {status})"
     if status == 404:
         return KubernetesNotFoundError(message, status=status)
     if status == 409:
         return KubernetesConflictError(message, status=status)
+    if status == 422:
+        return KubernetesInvalidError(message, status=status)
     if status in _MAY_PASS or status >= 500:
-        delay = parse_retry_after(retry_after, unix_now=time.time())
+        delay = parse_retry_after(response.headers.get("Retry-After", ""), unix_now=time.time())
         return KubernetesUnavailableError(message, status=status, retry_after=delay)
     if status in (401, 403):
         return KubernetesForbiddenError(message, status=status)
     return KubernetesError(message, status=status)
+
+
+def _is_collection(path: str) -> bool:
+    """Whether a path ends in the name of a kind, and not of an object; paths are those of kinds and objects only."""
+    _, kind, *rest = path.strip("/").split("/")
+    return len(rest if kind == "v1" else rest[1:]) % 2 == 1
 
 
 def _json(content: bytes) -> JsonObject:

@@ -2,7 +2,8 @@
 
 First everything is listed, then every change is watched from there on; a watch that ends goes on where it stopped, and
 where that is too long ago (410 Gone) everything is listed anew. While the API server is away it is asked again with a
-delay that grows; the copy stays as it was, and the log says so. What the objects mean is the copy's business.
+delay that grows; the copy stays as it was, and the log says so. What the objects mean is the copy's business, and so is
+what to do where the account may not list or watch, if it wants to know.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.kube.client import KubeClient
 
 _log = structlog.get_logger("krm_runner.kube")
-_GONE = 410
+_FORBIDDEN, _GONE = 403, 410
 _WATCH_SECONDS = 300.0
 _SILENCE_MARGIN = 15.0
 _LONGEST_SILENCE = 150.0
@@ -66,6 +67,7 @@ class Reflector:
         *,
         query: Mapping[str, str] | None = None,
         watch_seconds: float = _WATCH_SECONDS,
+        is_granted: bool = True,
     ) -> None:
         self.listed = asyncio.Event()
         """Set once everything was listed for the first time."""
@@ -74,11 +76,25 @@ class Reflector:
         self._copy = copy
         self._query = dict(query or {})
         self._watch_seconds = watch_seconds
+        self._is_granted = is_granted
         self._version = ""
         self._failures = 0
+        self._connected_since: float | None = None
+
+    @property
+    def connected_since(self) -> float | None:
+        """Since when (on the loop's clock) every change is heard of; None while the API server is away.
+
+        What was missed meanwhile may still be on its way: who must not act on old knowledge waits a while from then.
+        """
+        return self._connected_since
 
     async def run(self) -> NoReturn:
-        """Never returns, and never gives up; cancel it."""
+        """Never returns, and never gives up; cancel it.
+
+        Where it is not certain that the account may do this (`is_granted`), KubernetesForbiddenError says that it may
+        not.
+        """
         while True:
             try:
                 if not self._version:
@@ -90,6 +106,9 @@ class Reflector:
                 if error.status == _GONE:
                     self._version = ""
                     continue
+                if error.status == _FORBIDDEN and not self._is_granted:
+                    self._connected_since = None
+                    raise
                 await self._wait_after(error)
 
     async def _list(self) -> None:
@@ -98,6 +117,7 @@ class Reflector:
         objects = [as_object(item) for item in cast(list[object], items)] if isinstance(items, list) else []
         self._copy.replaced(objects)
         self._version = as_text(as_object(listing.get("metadata")).get("resourceVersion"))
+        self._connected()
         self._heard()
         self.listed.set()
         _log.debug("listed", path=self._path, count=len(objects), resource_version=self._version)
@@ -118,6 +138,7 @@ class Reflector:
             self._client.stream(self._path, query, seconds=seconds + _SILENCE_MARGIN) as lines,
             asyncio.timeout(_LONGEST_SILENCE) as silence,
         ):
+            self._connected()
             async for line in lines:
                 silence.reschedule(loop.time() + _LONGEST_SILENCE)
                 self._hear(line)
@@ -143,6 +164,10 @@ class Reflector:
             self._copy.changed(change, found)
         self._version = version or self._version
 
+    def _connected(self) -> None:
+        if self._connected_since is None:
+            self._connected_since = asyncio.get_running_loop().time()
+
     def _heard(self) -> None:
         if self._failures:
             _log.info("the API server answers again", path=self._path, failures=self._failures)
@@ -150,6 +175,7 @@ class Reflector:
 
     async def _wait_after(self, error: KubernetesError) -> None:
         self._failures += 1
+        self._connected_since = None
         delay = _BACKOFF.delay(self._failures, chance=random.random())  # noqa: S311 - jitter
         if isinstance(error, KubernetesUnavailableError):
             delay = max(delay, error.retry_after or 0.0)

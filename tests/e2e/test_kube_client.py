@@ -1,0 +1,118 @@
+"""Requests of every kind to a real API server, and what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from kubernetes_asyncio.client.configuration import Configuration
+
+from krm_runner.core.errors import (
+    KubernetesInvalidError,
+    KubernetesNotFoundError,
+    KubernetesUnavailableError,
+)
+from krm_runner.core.json_object import JsonObject, as_object
+from krm_runner.kube.client import KubeClient
+from support.hostile import Handler
+from support.relay import Relay
+
+
+@pytest.fixture
+async def maps(client: KubeClient) -> str:
+    """The ConfigMaps of a namespace of the test's own."""
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    await client.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return f"/api/v1/namespaces/{name}/configmaps"
+
+
+def config_map(**data: str) -> JsonObject:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "first"}, "data": data}
+
+
+@asynccontextmanager
+async def server(answer: Handler) -> AsyncGenerator[KubeClient]:
+    """A client of an API server that the test plays."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    (host, port) = runner.addresses[0]
+    try:
+        async with KubeClient(Configuration(host=f"http://{host}:{port}")) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_patch_is_a_merge_patch(client: KubeClient, maps: str) -> None:
+    await client.create(maps, config_map(kept="1", changed="2", removed="3"))
+    change: JsonObject = {"data": {"changed": "4", "removed": None, "new": "5"}}
+    found = await client.patch(f"{maps}/first", change)
+    assert found["data"] == {"kept": "1", "changed": "4", "new": "5"}
+    assert as_object(await client.get(f"{maps}/first")) == found
+
+
+async def test_what_is_against_the_rules_has_its_own_error(client: KubeClient, maps: str) -> None:
+    await client.create(maps, config_map())
+    with pytest.raises(KubernetesInvalidError, match=r"metadata\.uid.*immutable") as caught:
+        await client.patch(f"{maps}/first", {"metadata": {"uid": str(uuid.uuid4())}})
+    assert caught.value.status == 422
+    with pytest.raises(KubernetesInvalidError):
+        await client.create(maps, {**config_map(), "metadata": {"name": "Not A Name"}})
+
+
+async def test_every_answer_is_told(client: KubeClient, maps: str, relay: Relay) -> None:
+    told: list[tuple[str, str, int]] = []
+    client.on_answer = lambda verb, path, status: told.append((verb, path.removeprefix(maps), status))
+    await client.get(maps)
+    await client.create(maps, config_map())
+    found = await client.get(f"{maps}/first")
+    await client.replace(f"{maps}/first", found)
+    await client.patch(f"{maps}/first", {"data": {"a": "b"}})
+    await client.delete(f"{maps}/first")
+    with pytest.raises(KubernetesNotFoundError):
+        await client.get(f"{maps}/first")
+    async with client.stream(maps, {"watch": "true", "timeoutSeconds": "1"}, seconds=20) as lines:
+        assert [line async for line in lines] == []
+    assert told == [
+        ("list", "", 200), ("create", "", 201), ("get", "/first", 200), ("update", "/first", 200),
+        ("patch", "/first", 200), ("delete", "/first", 200), ("get", "/first", 404), ("watch", "", 200),
+    ]  # fmt: skip
+    relay.close()
+    with pytest.raises(KubernetesUnavailableError):
+        await client.get(f"{maps}/first")
+    with pytest.raises(KubernetesUnavailableError):
+        async with client.stream(maps, {"watch": "true"}, seconds=20):
+            pass
+    assert told[-2:] == [("get", "/first", 0), ("watch", "", 0)]
+
+
+async def test_one_request_may_have_less_time_than_others() -> None:
+    async def never(_: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async with server(never) as client:
+        with pytest.raises(KubernetesUnavailableError, match=r"no answer within 0\.2s"):
+            await client.create("/api/v1/namespaces", {}, timeout=0.2)
+
+
+async def test_a_text_is_read_up_to_its_limit() -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/short"):
+            return web.Response(text="a line\nand another")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 1000)
+
+    async with server(endless) as client:
+        assert await client.text("/api/v1/short") == "a line\nand another"
+        assert await client.text("/api/v1/long", {"tailLines": "10"}, limit=2500) == "x" * 2500
+        assert await client.text("/api/v1/short") == "a line\nand another"

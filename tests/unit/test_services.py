@@ -1,0 +1,66 @@
+"""The copy of the Services, and who has lost its pod."""
+
+from __future__ import annotations
+
+from krm_runner.core.json_object import JsonObject
+from krm_runner.kube.reflector import ChangeKind
+from krm_runner.pods.services import Services
+
+
+def service(name: str, *, uid: str = "", selects: str = "", label: str | None = None) -> JsonObject:
+    labels = {"fn.kpt.dev/image": name if label is None else label}
+    return {
+        "metadata": {"name": name, "uid": uid or f"uid-{name}", "labels": labels},
+        "spec": {"clusterIP": f"ip-{name}", "selector": {"fn.kpt.dev/image": selects or name}},
+    }
+
+
+def test_what_is_known_follows_the_cluster() -> None:
+    services = Services()
+    assert (services.cluster_ip("a"), services.uid("a")) == ("", "")
+    services.replaced([service("a"), {"metadata": {"name": "theirs", "uid": "x"}}])
+    assert (services.cluster_ip("a"), services.uid("a")) == ("ip-a", "uid-a")
+    assert services.uid("theirs") == ""
+    services.changed(ChangeKind.ADDED, service("b"))
+    services.changed(ChangeKind.MODIFIED, service("a", uid="new"))
+    services.changed(ChangeKind.ADDED, {"metadata": {"name": "theirs", "uid": "x"}})
+    assert (services.uid("a"), services.uid("b"), services.uid("theirs")) == ("new", "uid-b", "")
+    services.changed(ChangeKind.DELETED, service("b"))
+    assert services.uid("b") == ""
+    services.replaced([])
+    assert services.uid("a") == ""
+
+
+def test_an_orphan_was_seen_alone_for_long_enough() -> None:
+    services = Services(older_than=60)
+    services.replaced([service("a"), service("b")])
+    assert services.orphans({"a"}, now=1000) == []
+    assert services.orphans({"a"}, now=1059) == []
+    assert services.orphans({"a"}, now=1060) == [("b", "uid-b")]
+
+
+def test_a_pod_in_between_starts_the_time_anew() -> None:
+    services = Services(older_than=60)
+    services.replaced([service("a")])
+    services.orphans((), now=0)
+    services.orphans(("a",), now=30)
+    assert services.orphans((), now=70) == []
+    assert services.orphans((), now=130) == [("a", "uid-a")]
+
+
+def test_another_service_of_the_name_has_its_own_time() -> None:
+    services = Services(older_than=60)
+    services.replaced([service("a")])
+    services.orphans((), now=0)
+    services.changed(ChangeKind.MODIFIED, service("a", uid="new"))
+    assert services.orphans((), now=70) == []
+    assert services.orphans((), now=130) == [("a", "new")]
+
+
+def test_what_is_going_or_selects_a_pod_by_another_name_is_no_orphan() -> None:
+    services = Services(older_than=0)
+    going = service("going")
+    assert isinstance(going["metadata"], dict)
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    services.replaced([going, service("front", selects="pod-1"), service("alone", selects="pod-2")])
+    assert services.orphans(["pod-1"], now=0) == [("alone", "uid-alone")]
