@@ -8,7 +8,7 @@ PYTEST_FLAGS ?=
 CLUSTER := PYTHONPATH=tests python -m cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format e2e cluster-up cluster-down cluster-shell bench wrapper images proto lock clean
+.PHONY: help setup run test check format e2e cluster-up cluster-down cluster-shell bench bench-pods wrapper images proto lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--he
 	python -m bench.envelope
 	python -m bench.exec_runtime $(ARGS)
 	python -m bench.wrapper_server $(if $(findstring --quick,$(ARGS)),--quick)
+
+bench-pods: $(VENV)/.dev ## a first call through the pod runtime, on the tests' Kubernetes (ARGS=--quick, ARGS="--update docs/performance.md")
+	$(CLUSTER) run -- python -m bench.pod_runtime $(ARGS)
 
 proto: $(VENV)/.dev ## generate code from proto/
 	python -m grpc_tools.protoc -Iproto --python_out=src/krm_runner/rpc/_generated --pyi_out=src/krm_runner/rpc/_generated evaluator.proto

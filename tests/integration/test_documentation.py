@@ -12,11 +12,13 @@ import yaml
 from integration.test_eval import evaluate
 from krm_runner.core.image_fault import FaultKind, ImageFault
 from krm_runner.core.image_map import parse_image_map
+from krm_runner.core.pod_cache_config import parse_pod_cache_config
 from krm_runner.rpc.status import code_of
 from support.runner import write_config, write_function
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = (ROOT / "docs" / "functions.md").read_text()
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 REGISTRIES = (ROOT / "docs" / "registries.md").read_text()
 
 
@@ -68,3 +70,13 @@ def test_the_registries_page_explains_every_error_with_its_code() -> None:
     explained = dict(re.findall(r"^\| ([A-Z_]+) \(([A-Z_]+)", REGISTRIES, re.MULTILINE))
     faults = (ImageFault(kind, "why").to_error("fn") for kind in FaultKind)
     assert explained == {error.reason: code_of(error).name for error in faults}
+
+
+def test_the_pod_cache_configuration_of_the_configuration_page_is_one() -> None:
+    text = next(block for block in blocks(CONFIGURATION, "yaml") if "timeToLive" in block)
+    found = parse_pod_cache_config(text.encode(), source="configuration.md", default_prefix="example.com")
+    assert found.warnings == ()
+    assert [(function.ttl, function.max_parallel_pods) for function in found.functions.values()] == [
+        (1800.0, 2),
+        (None, None),
+    ]

@@ -102,7 +102,7 @@ def test_a_pod_that_cannot_start_fails_its_calls_at_once_and_is_tried_again_late
     scene.acquire("a")
     scene.see("old-1", PodState.STARTING, uid="u1")
     assert scene.pool.failed("old-1", "u1", FUNCTION, "ErrImagePull", now=0) == [
-        DeletePod("old-1", "u1", "it cannot start"),
+        DeletePod("old-1", "u1", "failed to start"),
         Refuse("a", "ErrImagePull"),
     ]
     assert scene.acquire("b") == [Refuse("b", "ErrImagePull")]
@@ -143,7 +143,7 @@ def test_a_moved_tag_gets_new_pods_while_the_old_ones_finish() -> None:
     assert scene.pool.renew(now=60) == [ExtendTtl("old-1", "uid-old-1", 160.0)]
     scene.pool.leave("a", now=60)
     scene.pool.leave("b", now=160)
-    assert scene.pool.collect(now=161) == [DeletePod("old-1", "uid-old-1", "nobody used it for its time to live")]
+    assert scene.pool.collect(now=161) == [DeletePod("old-1", "uid-old-1", "expired")]
 
 
 def test_lost_pods_tell_their_calls() -> None:
@@ -167,7 +167,7 @@ def test_a_pod_of_the_same_name_is_another_pod() -> None:
 def test_a_pod_that_another_runner_extended_is_kept() -> None:
     scene = Scene()
     scene.see("old-1", PodState.READY, reclaim_after=10)
-    assert scene.pool.collect(now=10) == [DeletePod("old-1", "uid-old-1", "nobody used it for its time to live")]
+    assert scene.pool.collect(now=10) == [DeletePod("old-1", "uid-old-1", "expired")]
     scene.now = 10
     assert scene.acquire("a") == [StartPod("old-2", FUNCTION, OLD, 110.0)], "one that leaves gets no call"
     kept = scene.pool.kept("old-1", "uid-old-1", FUNCTION, state=PodState.READY, now=10)
@@ -237,7 +237,7 @@ def test_a_pod_that_died_is_replaced_at_once() -> None:
     scene.acquire("a")
     assert scene.pool.failed("old-1", "uid-old-1", FUNCTION, "OOMKilled", now=0) == [
         Lost("a", "old-1", "OOMKilled"),
-        DeletePod("old-1", "uid-old-1", "it died"),
+        DeletePod("old-1", "uid-old-1", "died"),
     ]
     assert scene.acquire("a") == [StartPod("old-1", FUNCTION, OLD, 100.0)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -109,6 +110,17 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
         (["--disable-runtimes=docker"], "it takes runtimes separated by commas, of exec, pod"),
         (["--max-request-body-size=5"], "it takes a whole number from 1024"),
         (["--shutdown-delay=30s"], "--shutdown-delay must not be longer than --shutdown-timeout"),
+        (["--pod-start-timeout=0"], "it takes a duration longer than zero"),
+        (["--pod-address=dns"], "it takes one of service-name, cluster-ip, pod-ip"),
+        (["--retry-lost-calls=twice"], "it takes true or false"),
+        (["--pod-namespace="], 'invalid value "" for --pod-namespace: it takes a Kubernetes name'),
+        (["--pod-namespace=a.b"], "it takes a Kubernetes name: lower-case letters, digits and -, at most 63 of them"),
+        (["--pod-namespace=-a"], 'invalid value "-a" for --pod-namespace'),
+        (["--pod-namespace=" + "a" * 64], "at most 63 of them"),
+        (["--pod-namespace=a\n"], r'invalid value "a\n" for --pod-namespace'),
+        (["--function-pod-template=A"], "lower-case letters, digits, dots and -, at most 253 of them"),
+        (["--function-pod-template=ns/name"], 'invalid value "ns/name" for --function-pod-template'),
+        (["--function-pod-template=a..b"], 'invalid value "a..b" for --function-pod-template'),
         (["--image-tag-ttl=soon"], 'invalid value "soon" for --image-tag-ttl'),
         (["--image-platform=Linux"], "it takes a platform such as linux/amd64 or linux/arm/v7"),
         (["--image-platform=a/b/c/d"], "it takes a platform such as"),
@@ -128,6 +140,35 @@ def test_the_pod_runtime_needs_the_wrapper_image() -> None:
     with pytest.raises(ConfigurationError, match="WRAPPER_SERVER_IMAGE"):
         parse_settings([], {})
     assert parse_settings(["--disable-runtimes=pod"], {}).pod is None
+
+
+@pytest.mark.parametrize("image", ["Wrapper:v1", "wrapper v1", "http://x/wrapper", "x/wrapper@sha256:12", "\n"])
+def test_the_wrapper_image_is_an_image(image: str) -> None:
+    with pytest.raises(ConfigurationError, match="for WRAPPER_SERVER_IMAGE: ") as refusal:
+        settings(WRAPPER_SERVER_IMAGE=image)
+    assert json.dumps(image) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_pod_runtime() -> None:
+    found = settings().pod
+    assert found is not None
+    assert (found.start_timeout, found.address, found.max_calls) == (60.0, "service-name", 1000)
+    assert (found.retry_lost_calls, found.wait_for_warm_up, found.template_config_map) == (True, False, "")
+    found = settings(
+        "--pod-start-timeout=2m", "--pod-address=pod-ip", "--retry-lost-calls=false", "--wait-for-warm-up",
+        "--max-queue-length=7", "--pod-namespace=0-a", "--function-pod-template=a.b-c.1",
+    ).pod  # fmt: skip
+    assert found is not None
+    assert (found.start_timeout, found.address, found.max_calls) == (120.0, "pod-ip", 7)
+    assert (found.retry_lost_calls, found.wait_for_warm_up) == (False, True)
+    assert (found.namespace, found.template_config_map) == ("0-a", "a.b-c.1")
+
+
+def test_without_a_warm_up_nobody_waits_for_it() -> None:
+    found = settings("--wait-for-warm-up", "--warm-up-pod-cache=false").pod
+    assert found is not None
+    assert not found.wait_for_warm_up
 
 
 def test_images_and_registries() -> None:

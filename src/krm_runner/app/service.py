@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 
 import structlog
 
 from krm_runner import __version__
 from krm_runner.app import memory
 from krm_runner.app.exec_runtime import ExecRuntime
-from krm_runner.core.errors import ConfigurationError
+from krm_runner.app.pod_runtime import PodRuntime, function_limits, open_pod_runtime
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.evaluators.chain import ChainEvaluator
 from krm_runner.evaluators.executable import ExecutableEvaluator
@@ -23,70 +24,91 @@ from krm_runner.rpc.server import GrpcServer
 from krm_runner.settings import ExecSettings, Settings
 from krm_runner.telemetry import exporters, logs
 from krm_runner.telemetry.metrics import EvaluationMetrics
+from krm_runner.telemetry.pod_metrics import PodMetrics
 
 _log = structlog.get_logger("krm_runner")
 
 
 async def serve(settings: Settings) -> None:
     """Run the service until a signal ends it. ConfigurationError and ServeError when it cannot start."""
-    if settings.pod is not None:
-        raise ConfigurationError(f"krm-runner {__version__} has no pod runtime yet; start with --disable-runtimes=pod")
     logs.configure(level=settings.log.level, log_format=settings.log.format)
     memory.keep_freed_memory()
 
     # What can be wrong with files is found out before anything is started.
     exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None else None
+    functions = function_limits(settings.pod, settings.server) if settings.pod is not None else None
 
     telemetry = exporters.start(settings.exporters)
     metrics = EvaluationMetrics(telemetry.meter)
 
-    # Exec first, always: only a function that it does not know goes on to the next.
-    evaluators: list[Evaluator] = []
-    if exec_runtime is not None:
-        evaluators.append(exec_runtime.evaluator)
-        _observe(exec_runtime.executor, metrics)
-    if not evaluators:
-        _log.warning("every runtime is disabled: all calls will be answered with NOT_FOUND")
-
-    handler = EvaluateHandler(
-        ChainEvaluator(evaluators),
-        metrics=metrics,
-        tracer=telemetry.tracer,
-        message_limit=settings.server.max_message_bytes,
-        default_timeout=settings.server.default_timeout,
-        default_prefix=settings.server.default_image_prefix,
-        log_payloads=settings.log.level >= logs.PAYLOADS,
-    )
-    try:
-        server = GrpcServer(handler, port=settings.server.port, message_limit=settings.server.max_message_bytes)
-        signals = _Signals(
-            reload=exec_runtime.functions.reload if exec_runtime else _ignore,
-            last_words=exec_runtime.executor.kill_all if exec_runtime else _ignore,
-        )
-        async with asyncio.TaskGroup() as background:
-            loops = [background.create_task(memory.give_back_when_idle(lambda: handler.calls_arrived))]
-            if exec_runtime is not None:
-                loops += [background.create_task(loop) for loop in exec_runtime.background()]
-            await server.start()
-            memory.settle_objects()
-            server.set_serving(True)
-            _log.info(
-                "serving",
-                version=__version__,
-                port=server.port,
-                runtimes=",".join(evaluator.runtime for evaluator in evaluators) or "none",
-                images=len(exec_runtime.functions.table.executables) if exec_runtime else 0,
-            )
-            received = await signals.wait()
-            _log.info("stopping", signal=received, calls=handler.calls_under_way)
-            await server.stop(lame_duck=settings.server.shutdown_delay, total=settings.server.shutdown_timeout)
-            for loop in loops:
-                loop.cancel()
-    finally:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, telemetry.close)
+        # Exec first, always: only a function that it does not know goes on to the next.
+        evaluators: list[Evaluator] = []
         if exec_runtime is not None:
-            exec_runtime.close()
-        await asyncio.to_thread(telemetry.close)
+            stack.callback(exec_runtime.close)
+            evaluators.append(exec_runtime.evaluator)
+            _observe(exec_runtime.executor, metrics)
+        pod_runtime: PodRuntime | None = None
+        if settings.pod is not None and functions is not None:
+            opening = open_pod_runtime(settings.pod, settings, functions, PodMetrics(telemetry.meter))
+            pod_runtime = await stack.enter_async_context(opening)
+            evaluators.append(pod_runtime.evaluator)
+        if not evaluators:
+            _log.warning("every runtime is disabled: all calls will be answered with NOT_FOUND")
+        handler = EvaluateHandler(
+            ChainEvaluator(evaluators),
+            metrics=metrics,
+            tracer=telemetry.tracer,
+            message_limit=settings.server.max_message_bytes,
+            default_timeout=settings.server.default_timeout,
+            default_prefix=settings.server.default_image_prefix,
+            log_payloads=settings.log.level >= logs.PAYLOADS,
+        )
+        await _serve_until_told(settings, handler, evaluators, exec_runtime, pod_runtime)
     _log.info("stopped")
+
+
+async def _serve_until_told(
+    settings: Settings,
+    handler: EvaluateHandler,
+    evaluators: Sequence[Evaluator],
+    exec_runtime: ExecRuntime | None,
+    pod_runtime: PodRuntime | None,
+) -> None:
+    server = GrpcServer(handler, port=settings.server.port, message_limit=settings.server.max_message_bytes)
+    signals = _Signals(
+        reload=exec_runtime.functions.reload if exec_runtime else _ignore,
+        last_words=exec_runtime.executor.kill_all if exec_runtime else _ignore,
+    )
+    async with asyncio.TaskGroup() as background:
+        loops = [background.create_task(memory.give_back_when_idle(lambda: handler.calls_arrived))]
+        if exec_runtime is not None:
+            loops += [background.create_task(loop) for loop in exec_runtime.background()]
+        await server.start()
+        memory.settle_objects()
+        waits_for_warm_up = settings.pod is not None and settings.pod.wait_for_warm_up
+        becoming_ready = background.create_task(_become_ready(server, pod_runtime if waits_for_warm_up else None))
+        _log.info(
+            "serving",
+            version=__version__,
+            port=server.port,
+            runtimes=",".join(evaluator.runtime for evaluator in evaluators) or "none",
+            images=len(exec_runtime.functions.table.executables) if exec_runtime else 0,
+        )
+        received = await signals.wait()
+        becoming_ready.cancel()
+        _log.info("stopping", signal=received, calls=handler.calls_under_way)
+        await server.stop(lame_duck=settings.server.shutdown_delay, total=settings.server.shutdown_timeout)
+        for loop in loops:
+            loop.cancel()
+
+
+async def _become_ready(server: GrpcServer, warming_up: PodRuntime | None) -> None:
+    """At once, or when every function was warmed up or has failed to: each start has its own deadline."""
+    if warming_up is not None:
+        await warming_up.warm_up.done.wait()
+    server.set_serving(True)
 
 
 def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime:

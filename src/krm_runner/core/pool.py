@@ -147,7 +147,7 @@ class Pool(Generic[Ticket]):
             return []
         effects = self._remove(known, pod, why=why)
         if pod.uid:
-            effects.append(DeletePod(name, pod.uid, "it died" if pod.has_served else "it cannot start"))
+            effects.append(DeletePod(name, pod.uid, "died" if pod.has_served else "failed to start"))
         if pod.version == known.version and not pod.has_served:
             known.start_failed(why, now=now)
         return [*effects, *self._dispatch(known, now)]
@@ -184,7 +184,7 @@ class Pool(Generic[Ticket]):
                 is_idle = not pod.calls and not (pod.state is PodState.STARTING and function.waiting)
                 if is_idle and pod.uid and pod.state is not PodState.LEAVING and pod.reclaim_after <= now:
                     function.change(pod, state=PodState.LEAVING)
-                    effects.append(DeletePod(pod.name, pod.uid, "nobody used it for its time to live"))
+                    effects.append(DeletePod(pod.name, pod.uid, "expired"))
         return effects
 
     def kept(self, name: str, uid: str, function: str, *, state: PodState, now: float) -> Effects[Ticket]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,13 @@ class PodSettings:
     template_config_map: str
     max_waitlist_length: int
     max_parallel_pods: int
+    max_calls: int
+    """Calls of one function that may be under way, but for one per pod."""
+    start_timeout: float
+    address: Literal["service-name", "cluster-ip", "pod-ip"]
+    retry_lost_calls: bool
+    wait_for_warm_up: bool
+    """Only ever true when there is a warm-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +140,30 @@ def _pod_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> PodSett
             "the pod runtime needs the environment variable WRAPPER_SERVER_IMAGE; "
             "set it, or start with --disable-runtimes=pod"
         )
+    try:
+        # As the kubelet reads it: the default image prefix is for functions.
+        image_ref.parse(wrapper_image)
+    except image_ref.ImageRefError as error:
+        why = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"invalid value {json.dumps(wrapper_image)} for WRAPPER_SERVER_IMAGE: {why}"
+        ) from error
+    warm_up = cast(bool, flags.values["warm-up-pod-cache"])
     return PodSettings(
         wrapper_image=wrapper_image,
         cache_config=Path(cast(str, flags.values["pod-cache-config"])),
-        warm_up=cast(bool, flags.values["warm-up-pod-cache"]),
+        warm_up=warm_up,
         namespace=cast(str, flags.values["pod-namespace"]),
         ttl=cast(float, flags.values["pod-ttl"]),
         scan_interval=cast(float, flags.values["scan-interval"]),
         template_config_map=cast(str, flags.values["function-pod-template"]),
         max_waitlist_length=cast(int, flags.values["max-waitlist-length"]),
         max_parallel_pods=cast(int, flags.values["max-parallel-pods-per-function"]),
+        max_calls=cast(int, flags.values["max-queue-length"]),
+        start_timeout=cast(float, flags.values["pod-start-timeout"]),
+        address=cast(Literal["service-name", "cluster-ip", "pod-ip"], flags.values["pod-address"]),
+        retry_lost_calls=cast(bool, flags.values["retry-lost-calls"]),
+        wait_for_warm_up=warm_up and cast(bool, flags.values["wait-for-warm-up"]),
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 from krm_runner.core.duration import duration, positive_duration
 from krm_runner.settings.go_flags import Flag, boolean, choice, integer
 from krm_runner.settings.registries import REGISTRY_FLAGS
@@ -12,7 +15,12 @@ GENERIC = "Generic"
 EXEC = "Exec runtime"
 POD = "Pod runtime"
 
+POD_ADDRESSES = ("service-name", "cluster-ip", "pod-ip")
+
 _MAX_INT32 = 2**31 - 1
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_NAMESPACE = re.compile(_LABEL)
+_OBJECT = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 
 
 def _runtimes(text: str) -> frozenset[str]:
@@ -20,6 +28,18 @@ def _runtimes(text: str) -> frozenset[str]:
     if not names <= set(RUNTIMES):
         raise ValueError("runtimes separated by commas, of " + ", ".join(RUNTIMES))
     return names
+
+
+def _name(pattern: re.Pattern[str], longest: int, *, may_be_empty: bool = False) -> Callable[[str], str]:
+    """A name as Kubernetes allows it: found out now, and not by every call's refusal later."""
+
+    def parse(text: str) -> str:
+        if (text or not may_be_empty) and (len(text) > longest or not pattern.fullmatch(text)):
+            dots = ", dots" if pattern is _OBJECT else ""
+            raise ValueError(f"a Kubernetes name: lower-case letters, digits{dots} and -, at most {longest} of them")
+        return text
+
+    return parse
 
 
 SERVE_FLAGS: tuple[Flag, ...] = (
@@ -36,6 +56,13 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         "ghcr.io/kptdev/krm-functions-catalog",
         "put before an image without registry and path",
     ),
+    Flag(
+        "max-queue-length",
+        GENERIC,
+        "1000",
+        "calls of one function that may wait; one more is refused",
+        integer(0, 1_000_000),
+    ),
     Flag("functions", EXEC, "./functions", "directory of the executables"),
     Flag("config", EXEC, "./config.yaml", "file that says which executable serves which image"),
     Flag(
@@ -46,23 +73,46 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         integer(0, 4096),
     ),
     Flag(
-        "max-queue-length",
-        EXEC,
-        "1000",
-        "calls of one function that may wait; one more is refused",
-        integer(0, 1_000_000),
-    ),
-    Flag(
         "pod-cache-config",
         POD,
         "/pod-cache-config/pod-cache-config.yaml",
         "functions to warm up, and their limits",
     ),
     Flag("warm-up-pod-cache", POD, "true", "start the pods of that file at once", boolean, is_boolean=True),
-    Flag("pod-namespace", POD, "porch-fn-system", "namespace of the function pods"),
+    Flag(
+        "wait-for-warm-up",
+        POD,
+        "false",
+        "say that the service is ready only when they were started",
+        boolean,
+        is_boolean=True,
+    ),
+    Flag("pod-namespace", POD, "porch-fn-system", "namespace of the function pods", _name(_NAMESPACE, 63)),
     Flag("pod-ttl", POD, "30m", "how long an unused pod lives", positive_duration),
+    Flag("pod-start-timeout", POD, "60s", "how long a pod may take until it answers", positive_duration),
+    Flag(
+        "pod-address",
+        POD,
+        "service-name",
+        "where pods are called: service-name, cluster-ip or pod-ip",
+        choice(*POD_ADDRESSES),
+    ),
+    Flag(
+        "retry-lost-calls",
+        POD,
+        "true",
+        "run a call once more whose pod was lost while its function ran",
+        boolean,
+        is_boolean=True,
+    ),
     Flag("scan-interval", POD, "1m", "how often expired pods are collected", positive_duration),
-    Flag("function-pod-template", POD, "", "ConfigMap with the pod and service templates (empty: built in)"),
+    Flag(
+        "function-pod-template",
+        POD,
+        "",
+        "ConfigMap with the pod and service templates (empty: built in)",
+        _name(_OBJECT, 253, may_be_empty=True),
+    ),
     Flag(
         "max-request-body-size",
         POD,

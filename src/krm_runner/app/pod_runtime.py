@@ -1,0 +1,181 @@
+"""The parts of the pod runtime, wired: the cluster's knowledge, the registries, the keeper, and what goes on beside."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from krm_runner.app.images import open_images
+from krm_runner.core.errors import KrmRunnerError
+from krm_runner.core.image_metadata import Platform
+from krm_runner.core.pod_cache_config import FunctionConfig
+from krm_runner.core.pod_manifest import POD_ID_LABEL
+from krm_runner.core.pod_template import PodTemplate, built_in_template
+from krm_runner.evaluators.pod import PodEvaluator
+from krm_runner.kube.client import KubeClient, find_cluster
+from krm_runner.kube.own_namespace import own_namespace
+from krm_runner.kube.reflector import Reflector
+from krm_runner.pods.addresses import Addresses, AddressKind
+from krm_runner.pods.evidence import Evidence
+from krm_runner.pods.function_limits import FunctionLimits
+from krm_runner.pods.keeper import Keeper
+from krm_runner.pods.launcher import Launcher
+from krm_runner.pods.node_platform import node_platform
+from krm_runner.pods.pull_secret import PullSecret
+from krm_runner.pods.services import Services
+from krm_runner.pods.tasks import Tasks
+from krm_runner.pods.template_source import BuiltInTemplate, ConfigMapTemplate, TemplateSource
+from krm_runner.pods.warm_up import WarmUp
+from krm_runner.settings import PodSettings, ServerSettings, Settings
+from krm_runner.telemetry.pod_metrics import PodMetrics
+
+_log = structlog.get_logger("krm_runner.pods")
+_FIRST_LOOK = 4.0
+"""How long the start waits for the API server; without it the service starts, and says so."""
+_LOOK_AT_NODES = 1.5
+
+
+def function_limits(settings: PodSettings, server: ServerSettings) -> FunctionLimits:
+    """Reads --pod-cache-config; ConfigurationError when it is broken."""
+    functions = FunctionLimits(
+        settings.cache_config,
+        default_prefix=server.default_image_prefix,
+        ttl=settings.ttl,
+        max_waitlist_length=settings.max_waitlist_length,
+        max_parallel_pods=settings.max_parallel_pods,
+        max_queue_length=settings.max_calls,
+    )
+    functions.load()
+    return functions
+
+
+@dataclass(frozen=True, slots=True)
+class PodRuntime:
+    """What the service needs of it."""
+
+    evaluator: PodEvaluator
+    warm_up: WarmUp
+
+
+@asynccontextmanager
+async def open_pod_runtime(
+    pods: PodSettings, settings: Settings, functions: FunctionLimits, metrics: PodMetrics
+) -> AsyncGenerator[PodRuntime]:
+    """Everything, at work. ConfigurationError when no cluster is known or a file is broken.
+
+    When it ends the pods stay: the next process finds them.
+    """
+    limit, prefix = settings.server.max_message_bytes, settings.server.default_image_prefix
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(KubeClient(await find_cluster(), on_answer=metrics.answered))
+        images = await stack.enter_async_context(
+            open_images(settings.registries, default_prefix=prefix, node_platform=await _platform(client))
+        )
+        secret = _pull_secret(client, pods, settings)
+        services = Services(older_than=pods.start_timeout)
+        launcher = Launcher(
+            client,
+            namespace=pods.namespace,
+            max_message_bytes=limit,
+            pull_secret=secret.name if secret is not None else "",
+        )
+        keeper = Keeper(
+            launcher=launcher,
+            services=services,
+            evidence=Evidence(client, namespace=pods.namespace),
+            addresses=Addresses(AddressKind(pods.address), namespace=pods.namespace, services=services),
+            functions=functions,
+            metrics=metrics,
+            message_limit=limit,
+            start_timeout=pods.start_timeout,
+            scan_interval=pods.scan_interval,
+        )
+        metrics.observe_pool(lambda: keeper.size)
+        templates = _templates(client, pods, limit)
+        evaluator = PodEvaluator(
+            images.resolver, templates, keeper, metrics=metrics, retry_lost_calls=pods.retry_lost_calls
+        )
+        warm_up = WarmUp(functions, functools.partial(_warm_up, evaluator, keeper))
+        ours = {"labelSelector": POD_ID_LABEL}
+        pod_watch = Reflector(client, f"/api/v1/namespaces/{pods.namespace}/pods", keeper.census, query=ours)
+        service_watch = Reflector(client, f"/api/v1/namespaces/{pods.namespace}/services", services, query=ours)
+
+        background = Tasks()
+        stack.push_async_callback(background.stop)
+        stack.push_async_callback(keeper.stop)
+        background.start(pod_watch.run(), name="watch of pods")
+        background.start(service_watch.run(), name="watch of services")
+        await asyncio.gather(
+            _first_secret(secret), templates.load(timeout=_FIRST_LOOK), _first_list(pod_watch, service_watch)
+        )
+        if secret is not None:
+            background.start(secret.keep(), name="pull secret")
+
+        def renew() -> None:
+            if pods.warm_up:
+                background.start(warm_up.run(), name="warm-up")
+
+        def on_template(template: PodTemplate) -> None:
+            keeper.template_changed(template)
+            renew()
+
+        templates.on_change = on_template
+        background.start(templates.keep(), name="pod template")
+        background.start(keeper.run(pod_watch), name="pod keeper")
+        background.start(functions.watch(renew), name="pod cache configuration")
+        renew()
+        yield PodRuntime(evaluator, warm_up)
+
+
+def _templates(client: KubeClient, pods: PodSettings, limit: int) -> TemplateSource:
+    if pods.template_config_map:
+        return ConfigMapTemplate(client, namespace=own_namespace(), name=pods.template_config_map)
+    return BuiltInTemplate(built_in_template(wrapper_image=pods.wrapper_image, max_message_bytes=limit))
+
+
+async def _warm_up(evaluator: PodEvaluator, keeper: Keeper, function: FunctionConfig) -> None:
+    wanted = await evaluator.wanted(function.image, image=function.name)
+    await keeper.warm_up(wanted, image=function.name)
+
+
+async def _platform(client: KubeClient) -> Platform | None:
+    try:
+        async with asyncio.timeout(_LOOK_AT_NODES):
+            return await node_platform(client)
+    except TimeoutError:
+        return None
+
+
+def _pull_secret(client: KubeClient, pods: PodSettings, settings: Settings) -> PullSecret | None:
+    registries = settings.registries
+    if not registries.enabled:
+        return None
+    return PullSecret(
+        client, path=registries.auth_secret_path, name=registries.auth_secret_name, namespace=pods.namespace
+    )
+
+
+async def _first_secret(secret: PullSecret | None) -> None:
+    """Before the first pod; what fails now is tried again in the background, which also says why."""
+    if secret is None:
+        return
+    try:
+        async with asyncio.timeout(_FIRST_LOOK):
+            await secret.ensure(overwrite=True)
+    except (KrmRunnerError, TimeoutError) as error:
+        _log.warning("pull secret not there yet", secret=secret.name, error=str(error) or "no answer")
+
+
+async def _first_list(*watches: Reflector) -> None:
+    """So that pods which are there are found before calls come."""
+    try:
+        async with asyncio.timeout(_FIRST_LOOK):
+            for watch in watches:
+                await watch.listed.wait()
+    except TimeoutError:
+        _log.warning("the API server does not answer: the service starts without knowing which pods there are")

@@ -1,0 +1,110 @@
+"""The pod runtime: every image that a registry has is a function; it is executed in a pod of that image."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from krm_runner.core.errors import (
+    DeadlineExceededError,
+    NoPodTemplateError,
+    PodLostError,
+    RegistryUnavailableError,
+)
+from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
+from krm_runner.core.image_metadata import ImageMetadata
+from krm_runner.core.image_ref import ImageRef
+from krm_runner.core.pod_template import PodTemplate
+from krm_runner.pods.keeper import Keeper
+from krm_runner.pods.lease import Wanted
+from krm_runner.telemetry.pod_metrics import PodMetrics
+
+_log = structlog.get_logger("krm_runner.pods")
+_MAX_PODS_PER_CALL = 5
+"""How many pods a call may lose before it reaches its function."""
+
+
+class Images(Protocol):
+    """Who resolves images."""
+
+    async def resolve(self, reference: ImageRef, *, image: str) -> ImageMetadata:
+        """The image's metadata; an EvaluationError says why it cannot be had."""
+        ...
+
+
+class Templates(Protocol):
+    """Who knows what pods are made from."""
+
+    @property
+    def current(self) -> PodTemplate | None:
+        """None while there is none."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why there is none."""
+        ...
+
+
+class PodEvaluator:
+    """See `core.evaluation.Evaluator`."""
+
+    runtime = "pod"
+
+    def __init__(
+        self, images: Images, templates: Templates, keeper: Keeper, *, metrics: PodMetrics, retry_lost_calls: bool
+    ) -> None:
+        self._images = images
+        self._templates = templates
+        self._keeper = keeper
+        self._metrics = metrics
+        self._retry_lost_calls = retry_lost_calls
+
+    async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
+        """Execute the function in one of its pods, in another if that one is lost."""
+        loop = asyncio.get_running_loop()
+        wanted = await self._in_time(request)
+        may_run_again = self._retry_lost_calls
+        waited = 0.0
+        for attempt in range(1, _MAX_PODS_PER_CALL + 1):
+            asked = loop.time()
+            async with self._keeper.lease(wanted, request) as pod:
+                waited += loop.time() - asked
+                try:
+                    result = await pod.channel.evaluate(request)
+                    return replace(result, queue_wait=waited)
+                except PodLostError as error:
+                    self._keeper.lost(pod, error)
+                    if attempt == _MAX_PODS_PER_CALL or (error.reached and not may_run_again):
+                        raise await self._keeper.cause(pod, error) from error
+                    may_run_again = may_run_again and not error.reached
+                    self._metrics.retried("in the call" if error.reached else "before the call")
+                    _log.warning("call goes to another pod", image=request.image, pod=pod.facts.name, why=error.why)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _in_time(self, request: EvaluationRequest) -> Wanted:
+        started = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(request.deadline):
+                return await self.wanted(request.reference, image=request.image)
+        except TimeoutError as error:
+            after = asyncio.get_running_loop().time() - started
+            raise DeadlineExceededError(request.image, after=after, waiting_for="the image's registry") from error
+
+    async def wanted(self, reference: ImageRef, *, image: str) -> Wanted:
+        """What a pod for this image must be."""
+        template = self._templates.current
+        if template is None:
+            raise NoPodTemplateError(image, why=self._templates.problem)
+        try:
+            metadata = await self._images.resolve(reference, image=image)
+        except RegistryUnavailableError as error:
+            # A pod that says that it serves this image does so whether or not the registry is there.
+            digest = self._keeper.serving(reference.canonical, template)
+            if not digest:
+                raise
+            return Wanted(reference, digest, template, None, why_unknown=error.why)
+        return Wanted(reference, metadata.digest, template, metadata)

@@ -1,0 +1,453 @@
+"""Keeps the function pods: performs what the pool decides, and tells it what the cluster and the pods say.
+
+One place holds everything: the pool (policy), an attendant for each pod that the watch shows, and the tasks that start,
+extend and delete pods. Nothing is kept but what Kubernetes holds: a new process lists the pods and goes on. A call that
+finds a ready pod makes no request to the API server and starts no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, cast
+
+import structlog
+
+from krm_runner.core.errors import DeadlineExceededError, KubernetesError, PodLostError, QueueFullError
+from krm_runner.core.evaluation import EvaluationRequest
+from krm_runner.core.naming import pod_id
+from krm_runner.core.pod_failure import Failed, failure, overdue, start_error
+from krm_runner.core.pod_status import Starting
+from krm_runner.core.pod_template import PodTemplate
+from krm_runner.core.pool import Pool
+from krm_runner.core.pool_terms import (
+    DeletePod,
+    Effects,
+    ExtendTtl,
+    Grant,
+    Lost,
+    Observed,
+    PodState,
+    Refuse,
+    StartPod,
+    Version,
+)
+from krm_runner.pods.addresses import Addresses
+from krm_runner.pods.attendant import Attendant
+from krm_runner.pods.census import Census
+from krm_runner.pods.cold_start import ColdStart, waits_for
+from krm_runner.pods.evidence import Evidence
+from krm_runner.pods.function_limits import FunctionLimits
+from krm_runner.pods.launcher import Adopted, Created, Launch, Launcher, NameTaken
+from krm_runner.pods.lease import Explain, Ticket, Wanted
+from krm_runner.pods.services import Services
+from krm_runner.pods.tasks import Tasks
+from krm_runner.pods.ttl_writer import TtlWriter
+from krm_runner.telemetry.pod_metrics import PodMetrics, PoolSize
+
+_log = structlog.get_logger("krm_runner.pods")
+_HEARTBEAT = 1.0
+_SETTLING = 10.0
+"""For how long nothing is collected after the API server was away: every runner first says which pods it uses."""
+_CAUSE_TIMEOUT = 2.0
+_FOREIGN = ""
+"""The function of pods that do not say what they serve: they only expire."""
+
+
+class Watched(Protocol):
+    """Who keeps the census up to date."""
+
+    @property
+    def connected_since(self) -> float | None:
+        """Since when the API server answers without a break, on the event loop's clock."""
+        ...
+
+
+class Keeper:
+    """Must be run (`run`) while it is used; `stop` leaves the pods as they are."""
+
+    def __init__(
+        self,
+        *,
+        launcher: Launcher,
+        services: Services,
+        evidence: Evidence,
+        addresses: Addresses,
+        functions: FunctionLimits,
+        metrics: PodMetrics,
+        message_limit: int,
+        start_timeout: float,
+        scan_interval: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.census = Census(
+            addresses=addresses, message_limit=message_limit, came=self._came, changed=self._changed, gone=self._gone
+        )
+        """To be kept up to date by a watch of the pods."""
+        self._launcher = launcher
+        self._services = services
+        self._evidence = evidence
+        self._functions = functions
+        self._metrics = metrics
+        self._start_timeout = start_timeout
+        self._scan_interval = scan_interval
+        self._clock = clock
+        self._pool: Pool[Ticket] = Pool(self._pod_name)
+        self._wanted: dict[str, Wanted] = {}
+        self._starts: dict[str, ColdStart] = {}
+        self._ttl = TtlWriter(launcher.extend, written=metrics.ttl_written)
+        self._tasks = Tasks()
+        self.size = PoolSize()
+        """How much there was a moment ago, for metrics: they are read by another thread."""
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def lease(self, wanted: Wanted, request: EvaluationRequest) -> AsyncGenerator[Attendant]:
+        """A pod for one call; an EvaluationError when there is none before the call's deadline."""
+        function = wanted.function
+        self._wanted[function] = wanted
+        limits = self._functions.of(function).limits
+        ticket = Ticket()
+        try:
+            self._perform(self._pool.acquire(ticket, function, wanted.version, limits, now=self._clock()))
+            if not ticket.is_answered:
+                await self._wait(ticket, function, request)
+            if ticket.pod is None:
+                raise (
+                    ticket.why(request.image) if ticket.why else QueueFullError(request.image, waiting=limits.max_calls)
+                )
+            self._metrics.leased()
+            yield ticket.pod
+        finally:
+            self._perform(self._pool.leave(ticket, now=self._clock()))
+
+    async def _wait(self, ticket: Ticket, function: str, request: EvaluationRequest) -> None:
+        started = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(request.deadline):
+                await ticket.wait()
+        except TimeoutError as error:
+            after = asyncio.get_running_loop().time() - started
+            raise DeadlineExceededError(request.image, after=after, waiting_for=self._progress(function)) from error
+
+    def _progress(self, function: str) -> str:
+        """What a call waits for, in a line."""
+        for name, (state, _) in self._pool.pods(function).items():
+            if state is PodState.STARTING:
+                start, attendant = self._starts.get(name), self.census.find(name)
+                if attendant is not None:
+                    reason, message = attendant.waits_for
+                    return f'pod "{name}": {reason}' + (f": {message}" if message else "")
+                return f'pod "{name}": ' + (start.trouble if start and start.trouble else "it is being created")
+        return "a pod with room for it"
+
+    def lost(self, pod: Attendant, error: PodLostError) -> None:
+        """A call lost its pod: it is asked whether it is still there before it gets another."""
+        self._metrics.lost("in the call" if error.reached else "before the call")
+        if self.census.has(pod):
+            pod.doubt(error.why)
+
+    async def cause(self, pod: Attendant, error: PodLostError) -> PodLostError:
+        """The same error with what Kubernetes says happened to the pod, which may come a moment later."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _CAUSE_TIMEOUT
+        while loop.time() < end and self.census.has(pod) and not pod.is_leaving:
+            if isinstance(pod.status, Failed):
+                failed = pod.status
+                why = f"{failed.reason}: {failed.message}" + (f"; {failed.advice}" if failed.advice else "")
+                return PodLostError(error.image, pod=pod.facts.name, why=why, reached=error.reached)
+            await asyncio.sleep(_CAUSE_TIMEOUT / 20)
+        if pod.is_leaving:
+            return PodLostError(error.image, pod=pod.facts.name, why="the pod was deleted", reached=error.reached)
+        return error
+
+    def serving(self, function: str, template: PodTemplate) -> str:
+        """The digest that a ready pod of the function has, for when the registry cannot say it; empty: none."""
+        version = self._pool.serving(function, template.version)
+        return version.digest if version else ""
+
+    async def warm_up(self, wanted: Wanted, *, image: str) -> None:
+        """See that the function has a pod, and wait until it serves; the error says why it does not."""
+        function = wanted.function
+        self._wanted[function] = wanted
+        limits = self._functions.of(function).limits
+        self._perform(self._pool.warm_up(function, wanted.version, limits, now=self._clock()))
+        if self._pool.serving(function, wanted.template.version) == wanted.version:
+            return
+        # A lease that nobody uses waits for the pod as a call would, and gets its reason.
+        deadline = asyncio.get_running_loop().time() + self._start_timeout + _HEARTBEAT
+        request = EvaluationRequest(image=image, reference=wanted.reference, resource_list=b"", deadline=deadline)
+        async with self.lease(wanted, request):
+            return
+
+    def template_changed(self, template: PodTemplate) -> None:
+        """Calls that wait for a pod of the old one get one of the new one."""
+        for function, wanted in list(self._wanted.items()):
+            renewed = self._wanted[function] = replace(wanted, template=template)
+            self._perform(self._pool.want(function, renewed.version, now=self._clock()))
+
+    # --- what the census says -------------------------------------------------------------------------------------
+
+    def _came(self, attendant: Attendant) -> None:
+        if attendant.facts.asked_for:
+            attendant.attend()
+            self._tasks.start(self._give_up_later(attendant), name=f"patience with {attendant.facts.name}")
+
+    def _changed(self, attendant: Attendant) -> None:
+        """Tell the pool how far the pod is."""
+        if attendant.verdict is not None:
+            return
+        if isinstance(attendant.status, Failed):
+            self._on_failed(attendant, attendant.status)
+            return
+        facts, function = attendant.facts, _function_of(attendant)
+        before, _ = self._pool.pods(function).get(facts.name, (None, 0))
+        seen = Observed(
+            name=facts.name,
+            uid=facts.uid,
+            function=function,
+            version=Version(facts.digest, facts.template_version),
+            state=attendant.state,
+            reclaim_after=facts.reclaim_after,
+            why=_held_up(attendant),
+        )
+        self._perform(self._pool.observed(seen, self._functions.of(function).limits, now=self._clock()))
+        if attendant.state is PodState.READY and before is not PodState.READY:
+            self._note_ready(attendant)
+        _, calls = self._pool.pods(function).get(facts.name, (None, 0))
+        if attendant.is_leaving and not calls:
+            # Before its Service goes: a name that is asked for then is remembered by DNS as one that does not exist.
+            self._dismiss(attendant, "it is being deleted")
+
+    def _gone(self, attendant: Attendant, why: str) -> None:
+        facts = attendant.facts
+        _log.info("pod gone", pod=facts.name, image=facts.asked_for, why=why)
+        self._starts.pop(facts.name, None)
+        self._ttl.forget(facts.uid)
+        explain = partial(start_error, pod=facts.name, failed=failure("Deleted", why, may_pass=True))
+        function = _function_of(attendant)
+        self._perform(self._pool.gone(facts.name, facts.uid, function, explain, now=self._clock()))
+        self._dismiss(attendant, why)
+
+    def _note_ready(self, attendant: Attendant) -> None:
+        facts, start = attendant.facts, self._starts.pop(attendant.facts.name, None)
+        if start is None:
+            _log.info("pod adopted", pod=facts.name, image=facts.asked_for)
+            return
+        attendant.milestones.reached.update(start.milestones.reached)
+        phases = attendant.milestones.phases()
+        self._metrics.pod_ready(phases)
+        seconds = {f"{name}_seconds": round(duration, 3) for name, duration in phases.items()}
+        _log.info("pod ready", pod=facts.name, image=facts.asked_for, **seconds)
+
+    def _dismiss(self, attendant: Attendant, why: str) -> None:
+        self._tasks.start(attendant.dismiss(why), name=f"dismissal of {attendant.facts.name}")
+
+    # --- pods that do not come up ---------------------------------------------------------------------------------
+
+    def _on_failed(self, attendant: Attendant, failed: Failed) -> None:
+        if attendant.has_served or not attendant.facts.asked_for:
+            self._fail(attendant, failed)
+            return
+        # Its events and its log may say more than the object.
+        attendant.verdict = failed
+        self._tasks.start(self._find_out(attendant, failed), name=f"evidence of {attendant.facts.name}")
+
+    async def _find_out(self, attendant: Attendant, failed: Failed) -> None:
+        status = await self._evidence.status_of(attendant.pod)
+        self._fail(attendant, status if isinstance(status, Failed) else failed)
+
+    async def _give_up_later(self, attendant: Attendant) -> None:
+        """A pod that does not serve in time goes; one that serves others, and not us, stays."""
+        await asyncio.sleep(self._start_timeout)
+        if not self._is_on_its_way(attendant):
+            return
+        if attendant.is_ready_for_kubernetes and attendant.facts.name not in self._starts:
+            attendant.gave_up = True
+            _log.warning("pod of another runner not reached", pod=attendant.facts.name, why=attendant.trouble)
+            self._changed(attendant)
+            return
+        status = await self._evidence.status_of(attendant.pod)
+        if not self._is_on_its_way(attendant):
+            return
+        if not isinstance(status, Failed):
+            is_running = attendant.is_ready_for_kubernetes or (isinstance(status, Starting) and bool(status.address))
+            status = overdue(
+                *waits_for(status, is_running=is_running, trouble=attendant.trouble), after=self._start_timeout
+            )
+        self._fail(attendant, status)
+
+    def _is_on_its_way(self, attendant: Attendant) -> bool:
+        is_given_up = attendant.verdict is not None or attendant.is_leaving
+        return self.census.has(attendant) and not attendant.has_served and not is_given_up
+
+    def _fail(self, attendant: Attendant, failed: Failed) -> None:
+        if not self.census.has(attendant):
+            return
+        facts, function = attendant.facts, _function_of(attendant)
+        attendant.verdict = failed
+        self._starts.pop(facts.name, None)
+        _log.warning("pod failed", pod=facts.name, image=facts.asked_for, reason=failed.reason, message=failed.message)
+        self._metrics.start_failed(failed.reason)
+        explain = partial(start_error, pod=facts.name, failed=failed)
+        effects = self._pool.failed(facts.name, facts.uid, function, explain, now=self._clock())
+        if not any(isinstance(effect, DeletePod) for effect in effects):
+            # One that had failed before this runner saw it for the first time.
+            effects.append(DeletePod(facts.name, facts.uid, "failed"))
+        self._perform(effects)
+        self._dismiss(attendant, f"{failed.reason}: {failed.message}")
+
+    # --- what the pool decides ------------------------------------------------------------------------------------
+
+    def _perform(self, effects: Effects[Ticket]) -> None:
+        for effect in effects:
+            match effect:
+                case Grant(ticket, name):
+                    pod = self.census.find(name)
+                    assert pod is not None  # noqa: S101 - only pods of the census are ready
+                    ticket.grant(pod)
+                case Refuse(ticket, why):
+                    ticket.refuse(cast(Explain | None, why))
+                case StartPod():
+                    self._starts[effect.name] = start = ColdStart()
+                    work = self._start(effect, start, self._wanted[effect.function])
+                    self._tasks.start(work, name=f"start of {effect.name}")
+                case DeletePod():
+                    self._tasks.start(self._delete(effect), name=f"deletion of {effect.name}")
+                case ExtendTtl(name, uid, reclaim_after):
+                    if (attendant := self.census.find(name, uid)) is not None:
+                        self._ttl.write(attendant.facts, reclaim_after)
+                case Lost():
+                    # Its call hears of it from the pod's connection, which is closed.
+                    pass
+
+    async def _start(self, effect: StartPod, start: ColdStart, wanted: Wanted) -> None:
+        if wanted.image is None:
+            self._not_started(effect, wanted.unknown_error)
+            return
+        deadline = asyncio.get_running_loop().time() + self._start_timeout
+        launch = Launch(
+            name=effect.name,
+            image=wanted.image,
+            template=wanted.template,
+            reclaim_after=effect.reclaim_after,
+            resources=self._functions.of(effect.function).resources,
+        )
+        outcome = await self._launcher.launch(launch, deadline=deadline, trouble=start.note_trouble)
+        match outcome:
+            case NameTaken(why):
+                _log.info("name of a pod is taken", pod=effect.name, why=why)
+                self._starts.pop(effect.name, None)
+                self._perform(self._pool.taken(effect.name, effect.function, now=self._clock()))
+            case Failed():
+                self._metrics.start_failed(outcome.reason)
+                self._not_started(effect, partial(start_error, pod=effect.name, failed=outcome))
+            case Created() | Adopted():
+                start.note_created()
+                if isinstance(outcome, Adopted):
+                    self._starts.pop(effect.name, None)
+                await self._wait_until_seen(effect, deadline)
+
+    async def _wait_until_seen(self, effect: StartPod, deadline: float) -> None:
+        """The watch shows a pod within moments; while the API server is away nobody waits for it for ever."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < deadline:
+            if self.census.find(effect.name) or effect.name not in self._pool.pods(effect.function):
+                return
+            await asyncio.sleep(_HEARTBEAT)
+        unseen = overdue("Unknown", "the API server does not show the pod", after=self._start_timeout)
+        self._not_started(effect, partial(start_error, pod=effect.name, failed=unseen))
+
+    def _not_started(self, effect: StartPod, explain: Explain) -> None:
+        self._starts.pop(effect.name, None)
+        self._perform(self._pool.failed(effect.name, "", effect.function, explain, now=self._clock()))
+
+    async def _delete(self, effect: DeletePod) -> None:
+        attendant = self.census.find(effect.name, effect.uid)
+        if attendant is None:
+            return
+        # A pod that failed is nobody's any more, whatever the kubelet still writes into it.
+        facts = replace(attendant.facts, resource_version="") if attendant.verdict else attendant.facts
+        try:
+            is_deleted = await self._launcher.delete(facts, service_uid=self._services.uid(facts.name))
+        except KubernetesError as error:
+            _log.warning("pod not deleted, tried again later", pod=facts.name, error=str(error))
+            is_deleted = False
+        if is_deleted:
+            _log.info("pod deleted", pod=facts.name, image=facts.asked_for, why=effect.why)
+            self._metrics.deleted(effect.why)
+        else:
+            function, state = _function_of(attendant), attendant.state
+            self._perform(self._pool.kept(facts.name, facts.uid, function, state=state, now=self._clock()))
+
+    # --- what goes on all the time --------------------------------------------------------------------------------
+
+    async def run(self, watched: Watched) -> None:
+        """Extend what is in use, collect what is not; never returns."""
+        loop = asyncio.get_running_loop()
+        next_scan = loop.time() + self._scan_interval
+        while True:
+            await asyncio.sleep(min(_HEARTBEAT, self._scan_interval))
+            self._perform(self._pool.renew(now=self._clock()))
+            self.size = self._count()
+            if loop.time() >= next_scan:
+                next_scan = loop.time() + self._scan_interval
+                self._scan(watched)
+
+    def _scan(self, watched: Watched) -> None:
+        now = asyncio.get_running_loop().time()
+        since = watched.connected_since
+        if since is None or now - since < min(_SETTLING, self._scan_interval):
+            return
+        for attendant in self.census:
+            if attendant.verdict is not None and not attendant.is_leaving:
+                self._perform([DeletePod(attendant.facts.name, attendant.facts.uid, "failed")])
+        self._perform(self._pool.collect(now=self._clock()))
+        for name, uid in self._services.orphans(self.census.names() | self._starts.keys(), now=now):
+            self._tasks.start(self._delete_orphan(name, uid), name=f"deletion of Service {name}")
+        functions = set(self._pool.functions())
+        for function in [function for function in self._wanted if function not in functions]:
+            del self._wanted[function]
+
+    async def _delete_orphan(self, name: str, uid: str) -> None:
+        try:
+            await self._launcher.delete_service(name, uid)
+        except KubernetesError as error:
+            _log.warning("orphaned service not deleted, tried again later", service=name, error=str(error))
+        else:
+            _log.info("orphaned service deleted", service=name)
+            self._metrics.deleted("orphaned service")
+
+    def _count(self) -> PoolSize:
+        pods: dict[str, dict[str, int]] = {}
+        for function in self._pool.functions():
+            states = [state.value for state, _ in self._pool.pods(function).values()]
+            pods[function] = {state: states.count(state) for state in states}
+        return PoolSize(pods, {function: self._pool.waiting(function) for function in pods})
+
+    async def stop(self) -> None:
+        """End everything here; the pods stay, and the next process finds them."""
+        await self._tasks.stop()
+        await self._ttl.stop()
+        for attendant in self.census:
+            await attendant.dismiss("the runner stops")
+
+    def _pod_name(self, function: str, version: Version, number: int) -> str:
+        return pod_id(self._wanted[function].reference, version.digest, number)
+
+
+def _function_of(attendant: Attendant) -> str:
+    return attendant.facts.asked_for or _FOREIGN
+
+
+def _held_up(attendant: Attendant) -> Explain | None:
+    """Why nobody is to wait for it."""
+    if attendant.state is not PodState.HELD_UP:
+        return None
+    reason, message = attendant.waits_for
+    return partial(start_error, pod=attendant.facts.name, failed=failure(reason, message, may_pass=True))
