@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 
@@ -16,8 +17,11 @@ class Request:
     verb: str
     resource: str
     namespace: str
+    name: str
     code: int
     stage: str
+    at: float
+    """When it came in, in unix seconds."""
 
 
 class AuditLog:
@@ -36,6 +40,15 @@ class AuditLog:
         found = [_request(line) for line in complete.splitlines()]
         return [request for request in found if user in (None, request.user) and namespace in (None, request.namespace)]
 
+    def done(self, verb: str, resource: str, namespace: str, user: str | None = None) -> list[Request]:
+        """What was asked for and was granted, in the order in which it ended."""
+        return [
+            request
+            for request in self.requests(user, namespace)
+            if (request.verb, request.resource, request.stage) == (verb, resource, "ResponseComplete")
+            and request.code < 300
+        ]
+
     def count(self, user: str | None = None, namespace: str | None = None) -> Counter[str]:
         """`<verb> <resource>` → how often; a watch counts once."""
         wanted = [request for request in self.requests(user, namespace) if request.stage != "ResponseStarted"]
@@ -51,6 +64,8 @@ def _request(line: bytes) -> Request:
         verb=event["verb"],
         resource=resource or event["requestURI"],
         namespace=about.get("namespace", ""),
+        name=about.get("name", ""),
         code=event.get("responseStatus", {}).get("code", 0),
         stage=event["stage"],
+        at=datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
     )

@@ -23,6 +23,21 @@ _PEOPLE: dict[str, Content] = {
 }
 
 
+_OBLIGING = """#!/bin/sh
+list=$(cat)
+asked() { printf '%s\\n' "$list" | sed -n "s/^    $1: //p"; }
+call=$(asked call) seconds=$(asked seconds) code=$(asked exit)
+[ -z "$call" ] || echo "$call" >>/tmp/calls
+began=$(date +%s)
+[ -z "$seconds" ] || sleep "$seconds"
+[ -z "$(asked memory)" ] || tail /dev/zero
+[ -z "$(asked report)" ] || sed 's/^/did: /' /tmp/calls >&2
+printf '%s\\n' "$list"
+echo "pod=$(hostname) version=$VERSION call=$call began=$began ended=$(date +%s)" >&2
+exit "${code:-0}"
+"""
+
+
 def alpine() -> Layer:
     """A shell and its tools, linked with musl; no glibc."""
     directory = build_busybox(Progress())
@@ -61,6 +76,17 @@ def python(function: str) -> Image:
 def shell(script: str) -> Image:
     """A function that is a script."""
     return Image((alpine(),), entrypoint=("/bin/sh", "-c", script))
+
+
+def obliging(version: str = "one", *, mark: str = "") -> Image:
+    """A function that does what its call asks for, and says in its log which pod did it, and when.
+
+    `support.calls` has the other side. With a mark of its own it is an image that no node has yet.
+    """
+    function = single_layer({"/function": _OBLIGING})
+    environment = ("PATH=/usr/local/bin:/usr/bin:/bin", f"VERSION={version}")
+    labels = (("mark", mark),) if mark else ()
+    return Image((alpine(), function), entrypoint=("/function",), environment=environment, labels=labels)
 
 
 def crashes() -> Image:

@@ -35,6 +35,21 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def of_pod(uid: str, words: str) -> list[int]:
+    """The processes of a pod on this machine whose command line has these words."""
+    found: list[int] = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                groups = (entry / "cgroup").read_text().replace("_", "-")
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if f"pod{uid}" in groups and words in line:
+                found.append(int(entry.name))
+    return found
+
+
 def open_descriptors(pid: int) -> list[str]:
     """What the descriptors of a process point to."""
     found: list[str] = []

@@ -28,16 +28,25 @@ def write_config(path: Path, functions: Mapping[str, Iterable[str]]) -> Path:
 
 
 class RunnerProcess(ServerProcess):
-    """The exec runtime alone, on a free port."""
+    """On a free port; with the exec runtime alone, unless `without` names other runtimes to leave out."""
 
     def __init__(
         self,
         *flags: str,
+        without: str = "pod",
         environment: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         prefix: Iterable[str] = (),
         pass_fds: Iterable[int] = (),
     ) -> None:
         port = free_port()
-        program = [sys.executable, "-m", "krm_runner", "serve", "--disable-runtimes=pod", f"--port={port}", *flags]
+        program = [
+            sys.executable,
+            "-m",
+            "krm_runner",
+            "serve",
+            f"--disable-runtimes={without}",
+            f"--port={port}",
+            *flags,
+        ]
         super().__init__([*prefix, *program], port=port, environment=environment, cwd=cwd, pass_fds=pass_fds)

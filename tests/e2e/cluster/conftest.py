@@ -19,6 +19,7 @@ import pytest
 
 from cluster import layout
 from cluster.full import ENDPOINTS, FullCluster
+from images.__main__ import wrapper_server_image
 from support.audit import AuditLog
 from support.in_cluster import InCluster
 from support.kube import Kube
@@ -27,6 +28,8 @@ from support.namespace import Namespace
 from support.push import ForeignPush, Push
 from support.relay import Relay
 from support.runner import RunnerProcess
+from support.site import RESTRICTED, Site
+from support.wrapper import built_wrapper
 
 _FAILED = pytest.StashKey[bool]()
 
@@ -124,6 +127,33 @@ def runner() -> Iterator[Callable[..., RunnerProcess]]:
             return stack.enter_context(RunnerProcess(*flags, prefix=place.prefix, environment=place.environment))
 
         yield start
+
+
+@pytest.fixture
+def new_site(
+    new_namespace: Callable[..., Namespace],
+    push: Push,
+    in_cluster: Callable[..., InCluster],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[..., Site]]:
+    """Makes installations of the pod runtime, whose pods live in a namespace with these labels."""
+    made: list[Site] = []
+
+    def make(labels: dict[str, str] | None = None) -> Site:
+        wrapper = push("wrapper-server", wrapper_server_image(built_wrapper()))
+        made.append(Site(new_namespace(), new_namespace(labels), wrapper, in_cluster, tmp_path))
+        return made[-1]
+
+    yield make
+    for site in made:
+        site.close(failed=request.node.stash.get(_FAILED, False))
+
+
+@pytest.fixture
+def site(new_site: Callable[..., Site]) -> Site:
+    """One whose pods are held to what is called "restricted"."""
+    return new_site(RESTRICTED)
 
 
 @pytest.fixture

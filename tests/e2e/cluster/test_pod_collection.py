@@ -1,0 +1,181 @@
+"""Pods that nobody needs go, with their Services; nothing else does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from support import function_images
+from support.audit import AuditLog
+from support.calls import served, wish
+from support.client import Client
+from support.kube import Json, wait_until
+from support.load import Load
+from support.namespace import is_ready
+from support.processes import eventually, of_pod
+from support.push import Push
+from support.site import LABEL, RECLAIM_AFTER, Site
+
+SCAN = "--scan-interval=1s"
+PAST = "1000000000"
+
+
+@pytest.fixture
+def image(push: Push) -> str:
+    return push("obliging", function_images.obliging())
+
+
+def service(name: str, labels: dict[str, str]) -> Json:
+    spec = {"ports": [{"port": 9446, "targetPort": 9446}], "selector": {LABEL: name}}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"labels": labels}, "spec": spec}
+
+
+async def test_an_expired_pod_goes_with_its_service(site: Site, image: str) -> None:
+    async with Client(site.runner(SCAN, "--pod-ttl=3s").address) as client:
+        first = served(await client.evaluate(image, wish()))
+        uid = site.only_pod()["metadata"]["uid"]
+        await eventually(lambda: site.pods() == [] and site.services() == [], what="both are gone", seconds=60)
+        assert served(await client.evaluate(image, wish())).pod == first.pod, "the number is free again"
+    assert site.only_pod()["metadata"]["uid"] != uid
+
+
+async def test_use_extends_a_pods_time(site: Site, image: str, audit_log: AuditLog) -> None:
+    async with Client(site.runner(SCAN, "--pod-ttl=6s").address) as client:
+        async with Load(client, image, callers=1, pause=0.3) as load:
+            await load.more(1)
+            pod = site.only_pod()["metadata"]
+            limit = int(pod["annotations"][RECLAIM_AFTER])
+            await load.until(lambda call: call.ended > limit + 5, what="long after its first time")
+        assert site.only_pod()["metadata"]["uid"] == pod["uid"]
+        assert int(site.reclaim_after(pod["name"])) > limit
+    assert {call.pod for call in load.served.values()} == {pod["name"]}
+    assert audit_log.done("delete", "pods", site.functions.name) == []
+
+
+async def test_a_functions_own_ttl(site: Site, image: str, push: Push) -> None:
+    other = push("other", function_images.obliging())
+    config = site.cache_config({"name": image, "timeToLive": "3s"})
+    async with Client(site.runner(SCAN, f"--pod-cache-config={config}", "--warm-up-pod-cache=false").address) as client:
+        gone, stays = served(await client.evaluate(image, wish())), served(await client.evaluate(other, wish()))
+        await eventually(
+            lambda: [pod["metadata"]["name"] for pod in site.pods()] == [stays.pod], what="one goes", seconds=60
+        )
+    assert [found["metadata"]["name"] for found in site.services()] == [stays.pod]
+    assert gone.pod != stays.pod
+
+
+@pytest.mark.parametrize("text", [None, "soon", "-5", "1e99", ""], ids=["missing", "word", "negative", "huge", "empty"])
+async def test_a_time_that_cannot_be_read_is_replaced(site: Site, image: str, text: str | None) -> None:
+    async with Client(site.runner(SCAN).address) as client:
+        pod = served(await client.evaluate(image, wish())).pod
+        uid = site.only_pod()["metadata"]["uid"]
+        site.annotate(pod, reclaim_after=text)
+
+        def is_mended() -> bool:
+            now = site.reclaim_after(pod)
+            return now.isdigit() and time.time() < int(now) < time.time() + 31 * 60
+
+        wait_until(is_mended, what="it has a new time")
+        assert served(await client.evaluate(image, wish())).pod == pod
+    assert site.only_pod()["metadata"]["uid"] == uid
+
+
+async def test_a_pod_whose_time_somebody_else_extends_stays(site: Site, image: str) -> None:
+    async with Client(site.runner(SCAN, "--pod-ttl=5s").address) as client:
+        pod = served(await client.evaluate(image, wish())).pod
+        site.annotate(pod, reclaim_after=str(int(time.time()) + 3600))
+        other = served(await client.evaluate(image, wish(seconds=8))).pod
+        assert other == pod
+    assert site.living()
+
+
+async def test_pods_of_nobody_that_is_here_go_when_their_time_is_over(site: Site, push: Push, image: str) -> None:
+    """Made by a runner that is gone, for a function that nobody calls."""
+    first = site.runner()
+    async with Client(first.address) as client:
+        pod = served(await client.evaluate(image, wish())).pod
+    first.stop(signal.SIGKILL)
+    site.annotate(pod, reclaim_after=PAST)
+    site.runner(SCAN)
+    await eventually(lambda: site.pods() == [] and site.services() == [], what="both are gone", seconds=60)
+
+
+async def test_a_failed_pod_goes_at_once(site: Site, image: str) -> None:
+    """Its wrapper is killed; its time is far away, and so is the next scan."""
+    async with Client(site.runner("--scan-interval=1h").address) as client:
+        pod = served(await client.evaluate(image, wish())).pod
+        uid = site.only_pod()["metadata"]["uid"]
+        (wrapper,) = of_pod(uid, "wrapper-server --port")
+        os.kill(wrapper, signal.SIGKILL)
+        await eventually(
+            lambda: all(found["metadata"]["uid"] != uid for found in site.pods()), what="it is gone", seconds=60
+        )
+        served(await client.evaluate(image, wish()))
+    assert site.only_pod()["metadata"]["uid"] != uid
+    assert pod
+
+
+async def test_a_service_whose_pod_is_gone_goes(site: Site, image: str) -> None:
+    site.functions.create(service("orphan-v1-1-00000000", {LABEL: "orphan-v1-1-00000000"}), "orphan-v1-1-00000000")
+    async with Client(site.runner(SCAN, "--pod-start-timeout=5s").address) as client:
+        served(await client.evaluate(image, wish()))
+        await eventually(lambda: len(site.services()) == 1, what="the orphan is gone", seconds=60)
+        assert site.services()[0]["metadata"]["name"] == site.only_pod()["metadata"]["name"]
+        served(await client.evaluate(image, wish()))
+
+
+async def test_what_has_not_our_label_is_never_touched(site: Site, push: Push, image: str, audit_log: AuditLog) -> None:
+    """However much it looks as if its time were over."""
+    bystander = push("bystander", function_images.sleeps())
+    spec = {"securityContext": {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}}}
+    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    site.functions.run("bystander", bystander, securityContext=confined, pod=spec)
+    site.functions.run("failed", bystander, ["/bin/false"], securityContext=confined, pod=spec)
+    for name in ("bystander", "failed"):
+        site.annotate(name, reclaim_after=PAST)
+    site.functions.create(service("bystander", {"app": "x"}), "bystander")
+    place = site.account()
+    async with Client(site.start(place, SCAN, "--pod-ttl=2s", "--pod-start-timeout=5s").address) as client:
+        served(await client.evaluate(image, wish()))
+        await eventually(lambda: site.pods() == [] and site.services() == [], what="ours are gone", seconds=60)
+        served(await client.evaluate(image, wish()))
+        await eventually(lambda: site.pods() == [] and site.services() == [], what="and again", seconds=60)
+    assert site.functions.find("pods/bystander")
+    assert site.functions.find("pods/failed")
+    assert site.functions.find("services/bystander")
+    touched = [request for request in audit_log.requests(place.user) if request.name in ("bystander", "failed")]
+    assert touched == []
+
+
+async def test_a_pod_without_its_service_gets_it_again(site: Site, image: str) -> None:
+    """The way to a pod is its Service: one that somebody deleted must not be the end of the function."""
+    first = site.runner(SCAN)
+    async with Client(first.address) as client:
+        pod = served(await client.evaluate(image, wish())).pod
+    first.stop(signal.SIGKILL)
+    site.functions.kube.delete(site.functions.path(f"services/{pod}"))
+    async with Client(site.runner(SCAN).address) as client:
+        served(await client.evaluate(image, wish()))
+        await eventually(
+            lambda: (
+                {found["metadata"]["name"] for found in site.services()}
+                == {found["metadata"]["name"] for found in site.living()}
+            ),
+            what="every pod has its Service",
+            seconds=60,
+        )
+
+
+async def test_a_pod_that_somebody_puts_our_label_on_is_no_function(site: Site, push: Push, image: str) -> None:
+    """It serves no calls, and harms none."""
+    bystander = push("bystander", function_images.sleeps())
+    spec = {"securityContext": {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}}}
+    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    site.functions.run("odd", bystander, securityContext=confined, pod=spec)
+    site.functions.kube.patch(site.functions.path("pods/odd"), {"metadata": {"labels": {LABEL: "odd"}}})
+    wait_until(lambda: is_ready(site.functions.pod("odd")), what="it runs")
+    async with Client(site.runner(SCAN).address) as client:
+        assert served(await client.evaluate(image, wish())).pod != "odd"

@@ -1,0 +1,273 @@
+"""What goes wrong while pods serve: pods die, the API server is away, watches break, runners are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+
+from support import function_images
+from support.audit import AuditLog
+from support.calls import served, wish
+from support.client import Client, check_health
+from support.kube import Json
+from support.load import Load
+from support.processes import eventually, of_pod
+from support.push import Push
+from support.relay import Relay
+from support.site import Site
+
+NO_RETRY = "--retry-lost-calls=false"
+
+
+@pytest.fixture
+def image(push: Push) -> str:
+    return push("obliging", function_images.obliging())
+
+
+def kill_wrapper(pod: Json) -> None:
+    (wrapper,) = of_pod(pod["metadata"]["uid"], "wrapper-server --port")
+    os.kill(wrapper, signal.SIGKILL)
+
+
+async def until_noted(site: Site, pod: Json, call: str) -> None:
+    """The function has begun with it. Asked at the pod itself."""
+    async with asyncio.timeout(30):
+        while call not in await site.calls_of(pod):
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("grace", [0, 30])
+async def test_a_pod_that_is_deleted_between_calls(site: Site, image: str, grace: int) -> None:
+    async with Client(site.runner().address) as client:
+        served(await client.evaluate(image, wish()))
+        first = site.only_pod()["metadata"]
+        for _ in range(3):
+            site.delete_pod(site.living()[0]["metadata"]["name"], seconds=grace)
+            served(await client.evaluate(image, wish()))
+        await eventually(lambda: len(site.pods()) == 1, what="one is left", seconds=60)
+    assert site.only_pod()["metadata"]["uid"] != first["uid"]
+
+
+async def test_a_pod_that_is_deleted_with_grace_ends_its_call_well(site: Site, image: str) -> None:
+    async with Client(site.runner(NO_RETRY).address) as client:
+        served(await client.evaluate(image, wish()))
+        first = site.only_pod()
+        call = asyncio.ensure_future(client.evaluate(image, wish(call="long", seconds=4)))
+        await until_noted(site, first, "long")
+        site.delete_pod(first["metadata"]["name"], seconds=30)
+        other = served(await client.evaluate(image, wish()))
+        assert other.pod != first["metadata"]["name"], "a pod that goes gets no new calls"
+        assert served(await call).pod == first["metadata"]["name"]
+
+
+@pytest.mark.parametrize("way", ["deleted", "killed"])
+async def test_a_call_whose_pod_dies_is_made_once_more(site: Site, image: str, way: str) -> None:
+    async with Client(site.runner().address) as client:
+        served(await client.evaluate(image, wish()))
+        first = site.only_pod()
+        call = asyncio.ensure_future(client.evaluate(image, wish(call="long", seconds=4)))
+        await until_noted(site, first, "long")
+        if way == "deleted":
+            site.delete_pod(first["metadata"]["name"])
+        else:
+            kill_wrapper(first)
+        assert served(await call).call == "long"
+        (second,) = (pod for pod in site.living() if pod["metadata"]["uid"] != first["metadata"]["uid"])
+        assert await site.calls_of(second) == ["long"]
+
+
+@pytest.mark.parametrize("way", ["deleted", "killed"])
+async def test_a_call_whose_pod_dies_is_not_repeated_where_that_is_not_wanted(site: Site, image: str, way: str) -> None:
+    async with Client(site.runner(NO_RETRY).address) as client:
+        served(await client.evaluate(image, wish()))
+        first = site.only_pod()
+        call = asyncio.ensure_future(client.evaluate(image, wish(call="long", seconds=20)))
+        await until_noted(site, first, "long")
+        if way == "deleted":
+            site.delete_pod(first["metadata"]["name"])
+        else:
+            kill_wrapper(first)
+        answer = await call
+        assert (answer.code, answer.reason) == ("UNAVAILABLE", "POD_LOST")
+        assert first["metadata"]["name"] in answer.message
+        assert answer.retry_delay
+        served(await client.evaluate(image, wish()))
+
+
+async def test_a_function_that_takes_more_memory_than_it_may(site: Site, image: str) -> None:
+    """It takes its pod along, and the pod of the one repetition; others are not harmed."""
+    config = site.cache_config({"name": image, "resources": {"limits": {"memory": "40Mi"}}})
+    flags = (f"--pod-cache-config={config}", "--warm-up-pod-cache=false")
+    async with Client(site.runner(*flags).address) as client:
+        served(await client.evaluate(image, wish()))
+        answer = await client.evaluate(image, wish(memory="much"))
+        assert answer.code in ("UNAVAILABLE", "INTERNAL"), answer
+        assert image in answer.message
+        served(await client.evaluate(image, wish()))
+
+
+async def test_all_pods_are_deleted_under_load(site: Site, image: str) -> None:
+    flags = ("--max-parallel-pods-per-function=3", "--max-waitlist-length=1")
+    async with Client(site.runner(*flags).address) as client:
+        async with Load(client, image, callers=6) as load:
+            await load.more(50)
+            for _ in range(3):
+                for pod in site.living():
+                    site.delete_pod(pod["metadata"]["name"])
+                await load.more(50)
+        assert load.served
+
+
+async def test_warm_calls_go_on_while_the_api_server_is_away(
+    site: Site, image: str, push: Push, api_relay: Relay
+) -> None:
+    other = push("other", function_images.obliging())
+    place = site.account()
+    place.api = api_relay.address
+    async with Client(site.start(place, "--pod-ttl=8s", "--scan-interval=1s").address) as client:
+        async with Load(client, image) as load:
+            await load.more(20)
+            api_relay.close()
+            end = time.time() + 20
+            cold = await client.evaluate(other, wish(), timeout=5)
+            assert cold.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED"), "it needs the API server"
+            assert (await check_health(client.channel)).status == HealthCheckResponse.SERVING, (
+                "losing it does not change health"
+            )
+            await load.until(lambda call: call.ended > end, what="after 20 s without the API server")
+            api_relay.reopen()
+            served(await client.evaluate(other, wish()))
+            await load.more(50)
+        assert load.served
+
+
+async def test_a_runner_that_starts_without_an_api_server_serves_when_it_comes(
+    site: Site, image: str, api_relay: Relay
+) -> None:
+    place = site.account()
+    place.api = api_relay.address
+    api_relay.close()
+    runner = site.start(place)
+    async with Client(runner.address) as client:
+        assert (await check_health(client.channel)).status == HealthCheckResponse.SERVING
+        first = await client.evaluate(image, wish(), timeout=3)
+        assert first.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED"), first
+        call = asyncio.ensure_future(client.evaluate(image, wish(), timeout=60))
+        api_relay.reopen()
+        answer = await call
+        if answer.code != "OK":
+            assert answer.code == "UNAVAILABLE"
+            answer = await client.evaluate(image, wish())
+        served(answer)
+
+
+async def test_a_pod_that_is_deleted_while_the_watch_is_cut(site: Site, image: str, api_relay: Relay) -> None:
+    place = site.account()
+    place.api = api_relay.address
+    async with Client(site.start(place).address) as client:
+        served(await client.evaluate(image, wish()))
+        first = site.only_pod()["metadata"]
+        api_relay.close()
+        site.delete_pod(first["name"])
+        await eventually(lambda: site.functions.find(f"pods/{first['name']}") is None, what="it is gone", seconds=30)
+        api_relay.reopen()
+        served(await client.evaluate(image, wish()))
+        await eventually(lambda: len(site.living()) == 1, what="there is one pod")
+    assert site.only_pod()["metadata"]["uid"] != first["uid"]
+
+
+async def test_a_watch_that_breaks_again_and_again(site: Site, image: str, api_relay: Relay) -> None:
+    place = site.account()
+    place.api = api_relay.address
+    async with Client(site.start(place, "--pod-ttl=6s", "--scan-interval=1s").address) as client:
+        async with Load(client, image) as load:
+            for _ in range(10):
+                await load.more(10)
+                api_relay.cut()
+                await asyncio.sleep(0.3)
+        assert load.served
+        await eventually(lambda: site.pods() == [], what="collection goes on", seconds=60)
+
+
+async def test_a_token_that_is_rotated_is_read_again(site: Site, image: str) -> None:
+    place = site.account()
+    async with Client(site.start(place).address) as client:
+        served(await client.evaluate(image, wish()))
+        place.rotate_token()
+        site.delete_pod(site.only_pod()["metadata"]["name"])
+        served(await client.evaluate(image, wish()))
+
+
+async def test_a_killed_runners_pods_serve_the_next(site: Site, image: str, audit_log: AuditLog) -> None:
+    place = site.account()
+    first = site.start(place)
+    async with Client(first.address) as client:
+        made = served(await client.evaluate(image, wish()))
+    uid = site.only_pod()["metadata"]["uid"]
+    first.stop(signal.SIGKILL)
+    async with Client(site.start(place).address) as client:
+        assert served(await client.evaluate(image, wish())).pod == made.pod
+    assert site.only_pod()["metadata"]["uid"] == uid
+    assert len(audit_log.done("create", "pods", site.functions.name)) == 1
+    assert len(audit_log.done("create", "services", site.functions.name)) == 1
+
+
+async def test_a_runner_killed_in_a_cold_start_leaves_a_pod_that_the_next_uses(
+    site: Site, image: str, audit_log: AuditLog
+) -> None:
+    place = site.account()
+    first = site.start(place)
+    async with Client(first.address) as client:
+        call = asyncio.ensure_future(client.evaluate(image, wish()))
+        await eventually(lambda: bool(site.pods()), what="its pod is being started")
+        first.stop(signal.SIGKILL)
+        assert (await call).code == "UNAVAILABLE"
+    async with Client(site.start(place).address) as client:
+        served(await client.evaluate(image, wish()))
+        served(await client.evaluate(image, wish()))
+    assert len(site.pods()) == len(site.services()) == 1
+    assert len(audit_log.done("create", "pods", site.functions.name)) == 1
+
+
+async def test_a_runner_that_is_asked_to_end_lets_its_calls_end_and_leaves_its_pods(
+    site: Site, image: str, audit_log: AuditLog
+) -> None:
+    runner = site.runner("--shutdown-delay=1s")
+    async with Client(runner.address) as client:
+        served(await client.evaluate(image, wish()))
+        call = asyncio.ensure_future(client.evaluate(image, wish(call="long", seconds=4)))
+        await until_noted(site, site.only_pod(), "long")
+        code = await asyncio.to_thread(runner.stop)
+        assert served(await call).call == "long"
+    assert code == 0
+    assert len(site.living()) == len(site.services()) == 1
+    assert audit_log.done("delete", "pods", site.functions.name) == []
+
+
+async def test_a_runner_that_is_asked_to_end_in_a_cold_start_leaves_the_pod(site: Site, image: str) -> None:
+    runner = site.runner("--shutdown-delay=0s", "--shutdown-timeout=20s")
+    async with Client(runner.address) as client:
+        call = asyncio.ensure_future(client.evaluate(image, wish(call="first")))
+        await eventually(lambda: bool(site.pods()), what="its pod is being started")
+        code = await asyncio.to_thread(runner.stop)
+        served(await call)
+    assert code == 0
+    assert len(site.living()) == len(site.services()) == 1
+
+
+async def test_a_rolling_update_of_the_runner_keeps_every_pod(site: Site, image: str, audit_log: AuditLog) -> None:
+    """The new one is there before the old one goes; calls move over."""
+    old = site.runner("--shutdown-delay=0s")
+    async with Client(old.address) as client:
+        made = served(await client.evaluate(image, wish()))
+    new = site.runner()
+    async with Client(new.address) as client:
+        assert await asyncio.to_thread(old.stop) == 0
+        assert served(await client.evaluate(image, wish())).pod == made.pod
+    assert len(audit_log.done("create", "pods", site.functions.name)) == 1
+    assert audit_log.done("delete", "pods", site.functions.name) == []
