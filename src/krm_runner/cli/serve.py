@@ -16,7 +16,8 @@ from krm_runner.settings.go_flags import render_help
 _HELP = """\
 {program} serves KRM functions over gRPC (evaluator.FunctionEvaluator), with health and reflection.
 
-A function is served as a local executable if the configuration file names one for its image.
+A function is served as a local executable if the configuration file names one for its image, else in a Kubernetes pod
+of that image, in the cluster that this process runs in or that KUBECONFIG names.
 
 Usage: {program} [FLAGS]
 
@@ -26,6 +27,7 @@ Flags are written --flag=value or --flag value, durations as 90s, 30m or 1h30m. 
 
 Environment:
   WRAPPER_SERVER_IMAGE          image of the wrapper server; the pod runtime needs it
+  KUBECONFIG                    the cluster, when this process does not run in one
   OTEL_METRICS_EXPORTER         none (default), prometheus, otlp or console
   OTEL_EXPORTER_PROMETHEUS_HOST, _PORT    where prometheus finds the metrics (localhost, 9464)
   OTEL_TRACES_EXPORTER          none (default), otlp or console; other OTEL_ variables as OpenTelemetry defines them
