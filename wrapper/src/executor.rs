@@ -168,7 +168,7 @@ struct Call {
 impl Call {
     fn run(self) -> Result<Outcome, EvaluationError> {
         let _running = Running::new(&self.running);
-        // Nobody reads this: whoever ended the call has an answer of their own.
+        // Whoever ended the call may have an answer of their own, and then nobody reads this.
         let over = |is_started| EvaluationError::shutting_down(&self.image, is_started);
         if !self.start.begin() {
             return Err(over(false));

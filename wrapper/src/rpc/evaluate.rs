@@ -64,7 +64,8 @@ impl Evaluation {
         let limit = self.message_limit;
         let (parts, body) = request.into_parts();
         let (body, size) = AnnouncedSize::watch(body);
-        let call = Call { evaluation: self, size, start: Arc::default(), headers: parts.headers.clone() };
+        let start = Arc::new(Start::new(self.stopping.clone()));
+        let call = Call { evaluation: self, size, start, headers: parts.headers.clone() };
         let mut grpc = Grpc::new(ProstCodec::<EvaluateFunctionResponse, EvaluateFunctionRequest>::default())
             .max_decoding_message_size(limit)
             .max_encoding_message_size(usize::MAX);
