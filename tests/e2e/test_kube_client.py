@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from kubernetes_asyncio.client.configuration import Configuration
 
 from krm_runner.core.errors import (
     KubernetesInvalidError,
@@ -18,7 +15,7 @@ from krm_runner.core.errors import (
 )
 from krm_runner.core.json_object import JsonObject, as_object
 from krm_runner.kube.client import KubeClient
-from support.hostile import Handler
+from support.played_api import played_api
 from support.relay import Relay
 
 
@@ -32,22 +29,6 @@ async def maps(client: KubeClient) -> str:
 
 def config_map(**data: str) -> JsonObject:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "first"}, "data": data}
-
-
-@asynccontextmanager
-async def server(answer: Handler) -> AsyncGenerator[KubeClient]:
-    """A client of an API server that the test plays."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    (host, port) = runner.addresses[0]
-    try:
-        async with KubeClient(Configuration(host=f"http://{host}:{port}")) as client:
-            yield client
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_patch_is_a_merge_patch(client: KubeClient, maps: str) -> None:
@@ -98,7 +79,7 @@ async def test_one_request_may_have_less_time_than_others() -> None:
         await asyncio.sleep(60)
         return web.Response()
 
-    async with server(never) as client:
+    async with played_api(never) as client:
         with pytest.raises(KubernetesUnavailableError, match=r"no answer within 0\.2s"):
             await client.create("/api/v1/namespaces", {}, timeout=0.2)
 
@@ -112,7 +93,7 @@ async def test_a_text_is_read_up_to_its_limit() -> None:
         while True:
             await response.write(b"x" * 1000)
 
-    async with server(endless) as client:
+    async with played_api(endless) as client:
         assert await client.text("/api/v1/short") == "a line\nand another"
         assert await client.text("/api/v1/long", {"tailLines": "10"}, limit=2500) == "x" * 2500
         assert await client.text("/api/v1/short") == "a line\nand another"

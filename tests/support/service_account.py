@@ -49,10 +49,10 @@ async def token_of(client: KubeClient, namespace: str, name: str) -> str:
 
 @asynccontextmanager
 async def account(
-    client: KubeClient, namespace: str, *, verbs: Sequence[str], resources: Sequence[str]
+    client: KubeClient, namespace: str, *, verbs: Sequence[str], resources: Sequence[str], name: str = ""
 ) -> AsyncGenerator[KubeClient]:
-    """The client of a new account, which leads to the same API server."""
-    name = await new_account(client, namespace)
+    """The client of an account, by default a new one, which leads to the same API server."""
+    name = name or await new_account(client, namespace)
     await grant(client, namespace, name, verbs=verbs, resources=resources)
     configuration = await find_cluster()
     configuration.api_key = {"BearerToken": f"Bearer {await token_of(client, namespace, name)}"}

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from krm_runner.core.json_object import JsonObject, as_object
 from krm_runner.core.pod_failure import Failed
-from krm_runner.core.pod_status import PodStatus, Ready, Starting, Terminating, pod_status
+from krm_runner.core.pod_status import (
+    PodStatus,
+    Ready,
+    SilentEnd,
+    Starting,
+    Terminating,
+    pod_status,
+    silent_end,
+    with_last_words,
+)
 
 IMAGE = "example.com/timeout-not-found:v1"
 RUNNING: JsonObject = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -362,3 +371,43 @@ def test_no_object_breaks_the_reading(value: object, events: list[object]) -> No
         assert status.address
     if isinstance(status, Starting | Failed):
         assert status.reason
+
+
+# Last words that only the log has
+
+
+def seen(state: JsonObject, *, init: JsonObject = COPIED, **fields: object) -> JsonObject:
+    return pod("Pending", initContainerStatuses=[init], containerStatuses=[function(state, **fields)])
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (seen(ended(1)), SilentEnd("function", is_previous=False)),
+        (seen(ended(1, message=" \n")), SilentEnd("function", is_previous=False)),
+        (seen(ended(0, "Completed")), SilentEnd("function", is_previous=False)),
+        (seen(waiting("CrashLoopBackOff"), lastState=ended(1)), SilentEnd("function", is_previous=True)),
+        (seen(RUNNING, lastState=ended(137, "OOMKilled")), SilentEnd("function", is_previous=True)),
+        (seen(waiting("PodInitializing"), init={"name": "i", "state": ended(2)}), SilentEnd("i", is_previous=False)),
+        (seen(ended(1, message="said why")), None),
+        (seen(waiting("CrashLoopBackOff"), lastState=ended(1, message="said why")), None),
+        (seen(RUNNING), None),
+        (seen(waiting("CrashLoopBackOff")), None),
+        ({}, None),
+    ],
+)
+def test_whose_log_may_say_more(found: JsonObject, expected: SilentEnd | None) -> None:
+    assert silent_end(found) == expected
+
+
+def test_the_last_lines_of_the_log_are_as_good_as_a_message() -> None:
+    for found, place in (
+        (seen(ended(3)), 'container "function"'),
+        (seen(waiting("CrashLoopBackOff"), lastState=ended(3)), 'container "function"'),
+        (seen(waiting("PodInitializing"), init={"name": "i", "state": ended(3)}), 'init container "i"'),
+    ):
+        silent = silent_end(found)
+        assert silent is not None
+        status = failed(pod_status(with_last_words(found, silent, "no such file")))
+        assert status.message == f"{place} ended with exit code 3: no such file"
+        assert "no such file" not in failed(pod_status(found)).message
