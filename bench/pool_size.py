@@ -125,9 +125,7 @@ def place(kube: Kube, directory: Path, kubeconfig: Path, size: int) -> Generator
     account: Json = {"name": "default", "namespace": namespace}
     kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
     image_map = own / "images.yaml"
-    image_map.write_text(
-        yaml.safe_dump({"images": [{"image": IMAGE, "digest": DIGEST, "entrypoint": ["/function"]}]})
-    )
+    image_map.write_text(yaml.safe_dump({"images": [{"image": IMAGE, "digest": DIGEST, "entrypoint": ["/function"]}]}))
     warm = own / "pods.yaml"
     warm.write_text(yaml.safe_dump([{"name": IMAGE}]))
     environment = {"KUBECONFIG": str(kubeconfig), "WRAPPER_SERVER_IMAGE": "bench.invalid/wrapper:v1"}

@@ -33,6 +33,7 @@ def all_errors() -> list[errors.EvaluationError]:
         errors.ImageUnusableError(IMAGE, why="no"),
         errors.RegistryUntrustedError(IMAGE, why="no"),
         errors.RegistryUnavailableError(IMAGE, why="no"),
+        errors.NoPodTemplateError(IMAGE, why="no"),
         errors.PodCannotStartError(IMAGE, pod="p", why="InvalidImageName", message="no", advice="change it"),
         errors.PodNotStartedError(IMAGE, pod="p", why="Evicted", message="no", advice=""),
         errors.PodLostError(IMAGE, pod="p", why="its connection broke", reached=True),
