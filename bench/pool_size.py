@@ -108,7 +108,7 @@ def row(callers: int, laps: list[Laps], places: list[Place]) -> list[str]:
 @contextmanager
 def wrapper_server(wrapper: Path, function: Path, directory: Path) -> Generator[None]:
     """One for all pods; it listens where a pod's wrapper listens."""
-    command = [wrapper, f"--port={_PORT}", "--verbosity=0", "--", function]
+    command = [str(wrapper), f"--port={_PORT}", "--verbosity=0", "--", str(function)]
     with (directory / "wrapper.log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             yield
