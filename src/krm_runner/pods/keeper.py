@@ -340,8 +340,7 @@ class Keeper:
         )
         outcome = await self._launcher.launch(launch, deadline=deadline, trouble=start.note_trouble)
         match outcome:
-            case NameTaken(why):
-                _log.info("name of a pod is taken", pod=effect.name, why=why)
+            case NameTaken():
                 self._starts.pop(effect.name, None)
                 self._perform(self._pool.taken(effect.name, effect.function, now=self._clock()))
             case Failed():

@@ -191,7 +191,7 @@ class Launcher:
             _log.info("pod not deleted", pod=facts.name, image=facts.asked_for, reason=str(error))
             # When another pod has the name by now, so it has the Service.
             return await self._is_gone(facts)
-        _log.info("pod deleted", pod=facts.name, image=facts.asked_for, uid=facts.uid)
+        _log.debug("pod deletion accepted", pod=facts.name, image=facts.asked_for, uid=facts.uid)
         if service_uid:
             try:
                 await self.delete_service(facts.name, service_uid)
@@ -355,7 +355,7 @@ def _say(launch: Launch, result: Launched) -> None:
         case Created(uid):
             _log.info("pod created", **facts, uid=uid, template_version=launch.template.version)
         case Adopted(uid):
-            _log.info("pod adopted", **facts, uid=uid)
+            _log.info("pod was there already", **facts, uid=uid)
         case NameTaken(why):
             _log.info("pod name taken", **facts, reason=why)
         case Failed(reason, message):
