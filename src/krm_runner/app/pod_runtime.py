@@ -32,6 +32,7 @@ from krm_runner.pods.tasks import Tasks
 from krm_runner.pods.template_source import BuiltInTemplate, ConfigMapTemplate, TemplateSource
 from krm_runner.pods.warm_up import WarmUp
 from krm_runner.settings import PodSettings, ServerSettings, Settings
+from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.pod_metrics import PodMetrics
 
 _log = structlog.get_logger("krm_runner.pods")
@@ -64,7 +65,11 @@ class PodRuntime:
 
 @asynccontextmanager
 async def open_pod_runtime(
-    pods: PodSettings, settings: Settings, functions: FunctionLimits, metrics: PodMetrics
+    pods: PodSettings,
+    settings: Settings,
+    functions: FunctionLimits,
+    metrics: PodMetrics,
+    evaluations: EvaluationMetrics,
 ) -> AsyncGenerator[PodRuntime]:
     """Everything, at work. ConfigurationError when no cluster is known or a file is broken.
 
@@ -98,7 +103,12 @@ async def open_pod_runtime(
         metrics.observe_pool(lambda: keeper.size)
         templates = _templates(client, pods, limit)
         evaluator = PodEvaluator(
-            images.resolver, templates, keeper, metrics=metrics, retry_lost_calls=pods.retry_lost_calls
+            images.resolver,
+            templates,
+            keeper,
+            metrics=metrics,
+            waited=functools.partial(evaluations.waited, runtime=PodEvaluator.runtime),
+            retry_lost_calls=pods.retry_lost_calls,
         )
         warm_up = WarmUp(functions, functools.partial(_warm_up, evaluator, keeper))
         ours = {"labelSelector": POD_ID_LABEL}

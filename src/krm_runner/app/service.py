@@ -51,7 +51,7 @@ async def serve(settings: Settings) -> None:
             _observe(exec_runtime.executor, metrics)
         pod_runtime: PodRuntime | None = None
         if settings.pod is not None and functions is not None:
-            opening = open_pod_runtime(settings.pod, settings, functions, PodMetrics(telemetry.meter))
+            opening = open_pod_runtime(settings.pod, settings, functions, PodMetrics(telemetry.meter), metrics)
             pod_runtime = await stack.enter_async_context(opening)
             evaluators.append(pod_runtime.evaluator)
         if not evaluators:

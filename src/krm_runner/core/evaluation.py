@@ -31,6 +31,8 @@ class EvaluationResult:
     runtime: str
     queue_wait: float = 0.0
     """Seconds that the call waited for its turn."""
+    pod: str = ""
+    """The pod that executed it, where one did."""
     failed_results: tuple[str, ...] = field(default=())
     """Results of severity error that the function reported although it succeeded, one line each."""
 

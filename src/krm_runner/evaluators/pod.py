@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -55,12 +56,21 @@ class PodEvaluator:
     runtime = "pod"
 
     def __init__(
-        self, images: Images, templates: Templates, keeper: Keeper, *, metrics: PodMetrics, retry_lost_calls: bool
+        self,
+        images: Images,
+        templates: Templates,
+        keeper: Keeper,
+        *,
+        metrics: PodMetrics,
+        waited: Callable[[float], None],
+        retry_lost_calls: bool,
     ) -> None:
+        """`waited` hears how long each call waited for its pod."""
         self._images = images
         self._templates = templates
         self._keeper = keeper
         self._metrics = metrics
+        self._waited = waited
         self._retry_lost_calls = retry_lost_calls
 
     async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
@@ -73,9 +83,10 @@ class PodEvaluator:
             asked = loop.time()
             async with self._keeper.lease(wanted, request) as pod:
                 waited += loop.time() - asked
+                self._waited(waited)
                 try:
                     result = await pod.channel.evaluate(request)
-                    return replace(result, queue_wait=waited)
+                    return replace(result, queue_wait=waited, pod=pod.facts.name)
                 except PodLostError as error:
                     self._keeper.lost(pod, error)
                     if attempt == _MAX_PODS_PER_CALL or (error.reached and not may_run_again):

@@ -145,6 +145,8 @@ class EvaluateHandler:
         call.request = self._read(call, message, context)
         result = await self._evaluator.evaluate(call.request)
         call.facts["queue_seconds"] = result.queue_wait
+        if result.pod:
+            call.facts["pod"] = result.pod
         for failed in result.failed_results:
             _log.warning("the function succeeded with a result of severity error", image=call.image, result=failed)
         return self._write(call, result)
