@@ -2,8 +2,8 @@
 
 kubernetes_asyncio finds the cluster (in the pod, or by kubeconfig), authenticates and connects; its models are not
 used, and neither is its reading of bodies, which would write Secrets into the debug log. Every request has a time
-limit. Nothing is retried here: what a failure means is the caller's to know. Whoever counts requests is told the answer
-of each, in Kubernetes' own verbs.
+limit. Nothing is retried here, but for a request that was refused for want of credentials when there are new ones: what
+a failure means is the caller's to know. Whoever counts requests is told the answer of each, in Kubernetes' own verbs.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import cast
 
 import aiohttp
+import structlog
 from kubernetes_asyncio.client.api_client import ApiClient
 from kubernetes_asyncio.client.configuration import Configuration
 from kubernetes_asyncio.config.config_exception import ConfigException
@@ -38,7 +41,11 @@ from krm_runner.core.errors import (
     KubernetesUnavailableError,
 )
 from krm_runner.core.json_object import JsonObject, as_object, as_text
+from krm_runner.kube.credentials import Certificates, TokenFile, certificates_of, current_hook, hook_of, token_of
 
+_log = structlog.get_logger("krm_runner.kube")
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_LOGIN_TIMEOUT = 60.0
 _REQUEST_TIMEOUT = 15.0
 _MAX_MESSAGE = 1000
 _MAX_TEXT = 64 * 1024
@@ -66,14 +73,18 @@ class KubeClient:
         self._configuration = configuration
         self._request_timeout = request_timeout
         self._api: ApiClient | None = None
+        self._certificates: Certificates = ()
+        self._retired: list[ApiClient] = []
+        """With the certificates of before: what goes on there, such as a watch, may end in peace."""
 
     async def __aenter__(self) -> KubeClient:
-        self._api = ApiClient(self._configuration)
+        self._connect()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._api is not None  # noqa: S101 - entered before it is left
-        await self._api.close()
+        for api in (*self._retired, self._api):
+            await api.close()
         # aiohttp does not wait for the end of TLS connections; its documentation asks for a moment.
         await asyncio.sleep(_TLS_GOODBYE)
 
@@ -163,6 +174,13 @@ class KubeClient:
             raise _error(what, response, content)
         return content
 
+    def _connect(self) -> None:
+        certificates = certificates_of(self._configuration)
+        self._api, retired = ApiClient(self._configuration), self._api
+        self._certificates = certificates
+        if retired is not None:
+            self._retired.append(retired)
+
     def _tell(self, verb: str, path: str, status: int) -> None:
         if self.on_answer is not None:
             self.on_answer(verb, path, status)
@@ -178,6 +196,56 @@ class KubeClient:
         accept: str = _JSON,
         timeout: float,
     ) -> aiohttp.ClientResponse:
+        headers = {"Accept": accept, "Content-Type": content_type}
+
+        async def exchange() -> aiohttp.ClientResponse:
+            return await self._exchange(method, path, query=query, headers=dict(headers), body=body, timeout=timeout)
+
+        await self._refresh()
+        token = token_of(self._configuration)
+        try:
+            response = await exchange()
+        except KubernetesUnavailableError as error:
+            if isinstance(error.__cause__, aiohttp.ClientSSLError | ssl.SSLError) and self._has_new_certificates():
+                return await exchange()
+            raise
+        if response.status == 401 and await self._has_new_credentials(refused=token):
+            response.close()
+            return await exchange()
+        return response
+
+    async def _refresh(self) -> None:
+        """As the library does itself, but before it is noted which token is used."""
+        if (hook := current_hook(self._configuration)) is not None and (
+            refreshing := hook(self._configuration)
+        ) is not None:
+            await refreshing
+
+    async def _has_new_credentials(self, *, refused: str) -> bool:
+        if (hook := current_hook(self._configuration)) is not None:
+            await hook.renew(self._configuration, refused=refused)
+        return self._has_new_certificates() or token_of(self._configuration) != refused
+
+    def _has_new_certificates(self) -> bool:
+        if certificates_of(self._configuration) == self._certificates:
+            return False
+        try:
+            self._connect()
+        except (OSError, ValueError) as error:
+            _log.warning("new certificates not read, the old ones stay", error=str(error))
+            return False
+        return True
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        headers: dict[str, str],
+        body: JsonObject | None,
+        timeout: float,
+    ) -> aiohttp.ClientResponse:
         assert self._api is not None  # noqa: S101 - used inside its own context
         what = f"{method} {path}"
         try:
@@ -187,7 +255,7 @@ class KubeClient:
                     path,
                     method,
                     query_params=list((query or {}).items()),
-                    header_params={"Accept": accept, "Content-Type": content_type},
+                    header_params=headers,
                     body=body,
                     auth_settings=["BearerToken"],
                     _preload_content=False,
@@ -239,16 +307,29 @@ async def _read(what: str, response: aiohttp.ClientResponse, limit: int | None, 
         raise KubernetesUnavailableError(f"{what}: the API server cannot be reached: {error}") from error
 
 
-async def find_cluster() -> Configuration:
+async def find_cluster(service_account: Path = _SERVICE_ACCOUNT) -> Configuration:
     """The cluster that this process runs in, else the one of KUBECONFIG or ~/.kube/config."""
     configuration = Configuration()
     try:
         if os.environ.get("KUBERNETES_SERVICE_HOST"):
-            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call] # as above
+            token = service_account / "token"
+            load_incluster_config(  # type: ignore[no-untyped-call] # as above
+                client_configuration=configuration,
+                token_filename=str(token),
+                cert_filename=str(service_account / "ca.crt"),
+            )
+            # The library's own looks at the file only once a minute, and takes its line break for a part of the token.
+            configuration.refresh_api_key_hook = TokenFile(token)
         else:
             # Said outright: the library looks at the variable only once, when it is imported.
             path = os.environ.get("KUBECONFIG") or None
-            await load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
+            async with asyncio.timeout(_LOGIN_TIMEOUT):
+                loader = await load_kube_config(
+                    config_file=path, client_configuration=configuration, persist_config=False
+                )
+            configuration.refresh_api_key_hook = hook_of(loader)
+    except TimeoutError as error:
+        raise ConfigurationError(f"the kubeconfig's login takes longer than {_LOGIN_TIMEOUT:g}s") from error
     except (ConfigException, OSError) as error:
         raise ConfigurationError(
             f"no Kubernetes cluster is known: {error}; run in a pod with a service account, or set KUBECONFIG"
