@@ -342,6 +342,26 @@ async def test_a_launch_that_is_cancelled_half_way_leaves_nothing(place: Place, 
     assert await place.names("pods") == await place.names("services") == []
 
 
+async def test_a_service_whose_answer_was_lost_is_taken_back_too(place: Place) -> None:
+    client = Client(place.client)
+    client.lost = {"POST services"}
+    client.errors = {"POST pods": [KubernetesUnavailableError("away", retry_after=1.0), KubernetesError("no")]}
+    result, _ = await launch(place.launcher(client))
+    assert isinstance(result, Failed)
+    assert result.message == "no"
+    assert await place.names("services") == []
+
+
+async def test_a_launch_that_is_cancelled_at_once_asks_for_nothing(place: Place) -> None:
+    client = Client(place.client)
+    task = asyncio.create_task(launch(place.launcher(client)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert client.asked == []
+
+
 async def test_a_launch_that_is_cancelled_with_its_answers_under_way_leaves_both_or_none(place: Place) -> None:
     client = Client(place.client)
     client.held = {"POST pods": asyncio.Event(), "POST services": asyncio.Event()}

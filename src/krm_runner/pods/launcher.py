@@ -99,6 +99,7 @@ class _Service:
 
     uid: str
     is_new: bool
+    """This launch made it, or may have: its answer was lost."""
 
 
 @dataclass
@@ -112,6 +113,8 @@ class _Attempt:
     called_off: asyncio.Event = field(default_factory=asyncio.Event)
     """Nobody waits any more, or the other half cannot be had."""
     has_trouble: bool = False
+    has_lost_service: bool = False
+    """There was no answer to the creation of the Service."""
     refusal: NameTaken | Failed | None = None
     """Why it came to nothing: what was refused first."""
 
@@ -119,6 +122,11 @@ class _Attempt:
         """There will be no pair, so that the other half need not be tried any longer."""
         self.refusal = self.refusal or why
         self.called_off.set()
+
+    def check(self) -> None:
+        """Before every request."""
+        if self.called_off.is_set():
+            raise KubernetesUnavailableError("the launch was called off")
 
     @property
     def seconds(self) -> float:
@@ -128,6 +136,8 @@ class _Attempt:
 
     async def goes_on(self, error: KubernetesUnavailableError, failures: int) -> bool:
         """Wait a while before the next try; False when there is none."""
+        if self.called_off.is_set():
+            return False
         self.trouble(str(error))
         if not self.has_trouble:
             self.has_trouble = True
@@ -251,6 +261,7 @@ class Launcher:
         failures = 0
         while True:
             try:
+                attempt.check()
                 result = await make(attempt)
             except KubernetesUnavailableError as error:
                 failures += 1
@@ -282,6 +293,9 @@ class Launcher:
             made = await self._api.create(self._services, attempt.manifests.service, timeout=attempt.seconds)
         except KubernetesConflictError as conflict:
             found = await self._find(f"{self._services}/{name}", attempt, conflict)
+        except KubernetesUnavailableError:
+            attempt.has_lost_service = True
+            raise
         else:
             return _Service(_uid(made), is_new=True)
         facts = service_facts_of(found)
@@ -290,7 +304,7 @@ class Launcher:
         if facts.is_going:
             raise KubernetesUnavailableError(f'Service "{name}" is being deleted')
         if facts.leads_to(attempt.manifests.pod):
-            return _Service(facts.uid, is_new=False)
+            return _Service(facts.uid, is_new=attempt.has_lost_service)
         # It may be that of a pod of another template that has this name: then it stays as it is.
         if not isinstance(await asyncio.shield(pod_made), Created | Adopted):
             return NameTaken(f'Service "{name}" leads to another pod')
