@@ -260,3 +260,29 @@ async def test_data_in_the_kubeconfig_itself(kubeconfig: Kubeconfig) -> None:
     kubeconfig.write(**{"client-certificate-data": certificate, "client-key-data": key})
     async with KubeClient(await find_cluster()) as user:
         assert await whoami(user) == "alice"
+
+
+@pytest.mark.parametrize("content", [None, "", "a: [", "null", "{}", "current-context: x", "[1]"])
+async def test_a_kubeconfig_that_is_none(content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ConfigurationError, match=f"no Kubernetes cluster is known: kubeconfig {path}: ."):
+        await find_cluster()
+
+
+async def test_certificates_that_are_none(kubeconfig: Kubeconfig) -> None:
+    kubeconfig.write(token="x")
+    put(kubeconfig.authority, "no certificate")
+    with pytest.raises(ConfigurationError, match="certificates for the Kubernetes cluster cannot be read"):
+        async with KubeClient(await find_cluster()):
+            pass
+
+
+async def test_a_pod_without_a_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    with pytest.raises(ConfigurationError, match="Service token file does not exist"):
+        await find_cluster(tmp_path)

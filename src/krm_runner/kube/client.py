@@ -22,7 +22,6 @@ import aiohttp
 import structlog
 from kubernetes_asyncio.client.api_client import ApiClient
 from kubernetes_asyncio.client.configuration import Configuration
-from kubernetes_asyncio.config.config_exception import ConfigException
 from kubernetes_asyncio.config.incluster_config import (
     load_incluster_config,  # pyright: ignore[reportUnknownVariableType] - its types are partial
 )
@@ -78,7 +77,10 @@ class KubeClient:
         """With the certificates of before: what goes on there, such as a watch, may end in peace."""
 
     async def __aenter__(self) -> KubeClient:
-        self._connect()
+        try:
+            self._connect()
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"the certificates for the Kubernetes cluster cannot be read: {error}") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -308,33 +310,39 @@ async def _read(what: str, response: aiohttp.ClientResponse, limit: int | None, 
 
 
 async def find_cluster(service_account: Path = _SERVICE_ACCOUNT) -> Configuration:
-    """The cluster that this process runs in, else the one of KUBECONFIG or ~/.kube/config."""
+    """The cluster that this process runs in, else that of KUBECONFIG or ~/.kube/config; ConfigurationError if none."""
     configuration = Configuration()
+    is_in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    # Said outright: the library looks at the variable only once, when it is imported.
+    kubeconfig = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     try:
-        if os.environ.get("KUBERNETES_SERVICE_HOST"):
-            token = service_account / "token"
-            load_incluster_config(  # type: ignore[no-untyped-call] # as above
-                client_configuration=configuration,
-                token_filename=str(token),
-                cert_filename=str(service_account / "ca.crt"),
-            )
-            # The library's own looks at the file only once a minute, and takes its line break for a part of the token.
-            configuration.refresh_api_key_hook = TokenFile(token)
+        if is_in_pod:
+            _enter_pod(configuration, service_account)
         else:
-            # Said outright: the library looks at the variable only once, when it is imported.
-            path = os.environ.get("KUBECONFIG") or None
             async with asyncio.timeout(_LOGIN_TIMEOUT):
                 loader = await load_kube_config(
-                    config_file=path, client_configuration=configuration, persist_config=False
+                    config_file=kubeconfig, client_configuration=configuration, persist_config=False
                 )
             configuration.refresh_api_key_hook = hook_of(loader)
-    except TimeoutError as error:
-        raise ConfigurationError(f"the kubeconfig's login takes longer than {_LOGIN_TIMEOUT:g}s") from error
-    except (ConfigException, OSError) as error:
+    except Exception as error:  # the library lets through whatever a broken file leads to
+        place = str(service_account) if is_in_pod else f"kubeconfig {kubeconfig}"
+        why = f"its login takes longer than {_LOGIN_TIMEOUT:g}s" if isinstance(error, TimeoutError) else str(error)
         raise ConfigurationError(
-            f"no Kubernetes cluster is known: {error}; run in a pod with a service account, or set KUBECONFIG"
+            f"no Kubernetes cluster is known: {place}: {why or type(error).__name__}; "
+            "run in a pod with a service account, or set KUBECONFIG"
         ) from error
     return configuration
+
+
+def _enter_pod(configuration: Configuration, service_account: Path) -> None:
+    token = service_account / "token"
+    load_incluster_config(  # type: ignore[no-untyped-call] # as above
+        client_configuration=configuration,
+        token_filename=str(token),
+        cert_filename=str(service_account / "ca.crt"),
+    )
+    # The library's own looks at the file only once a minute, and takes its line break for a part of the token.
+    configuration.refresh_api_key_hook = TokenFile(token)
 
 
 def _error(what: str, response: aiohttp.ClientResponse, content: bytes) -> KubernetesError:
