@@ -58,6 +58,8 @@ class Attendant:
         self.has_served = False
         self.gave_up = False
         """Whether it was not ready in time; it may still come."""
+        self.alone_since: float | None = None
+        """Since when it has no Service, on the event loop's clock."""
         self.verdict: Failed | None = None
         """Why it is given up, once that is known: it is to be deleted."""
         self._addresses = addresses
@@ -154,8 +156,8 @@ class Attendant:
             self._news.clear()
             elapsed = loop.time() - started
             targets = self._addresses.of(self.facts.name, pod_ip=self._pod_ip)
-            if targets and not self.has_served:
-                # Every way has its turn, until one led to an answer; that one stays.
+            if targets and (not self.has_served or elapsed > _PATIENCE):
+                # Every way has its turn, until one led to an answer; that one stays as long as it does.
                 await self._use(targets[int(elapsed / _PATIENCE_WITH_A_WAY) % len(targets)])
             if self._channel is not None:
                 self.trouble = await self._channel.ask_health(timeout=_QUESTION_TIMEOUT)

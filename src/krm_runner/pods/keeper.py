@@ -8,6 +8,7 @@ finds a ready pod makes no request to the API server and starts no task.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ import structlog
 
 from krm_runner.core.errors import DeadlineExceededError, KubernetesError, PodLostError, QueueFullError
 from krm_runner.core.evaluation import EvaluationRequest
+from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.naming import pod_id
 from krm_runner.core.pod_failure import Failed, failure, overdue, start_error
 from krm_runner.core.pod_status import Starting
@@ -54,6 +56,8 @@ _HEARTBEAT = 1.0
 _SETTLING = 10.0
 """For how long nothing is collected after the API server was away: every runner first says which pods it uses."""
 _CAUSE_TIMEOUT = 2.0
+_ALONE = 3.0
+"""For how long a pod may be without its Service: the two are shown by two watches."""
 _FOREIGN = ""
 """The function of pods that do not say what they serve: they only expire."""
 
@@ -331,13 +335,7 @@ class Keeper:
             self._not_started(effect, wanted.unknown_error)
             return
         deadline = asyncio.get_running_loop().time() + self._start_timeout
-        launch = Launch(
-            name=effect.name,
-            image=wanted.image,
-            template=wanted.template,
-            reclaim_after=effect.reclaim_after,
-            resources=self._functions.of(effect.function).resources,
-        )
+        launch = self._launch_of(effect.name, wanted.image, wanted.template, effect.reclaim_after)
         outcome = await self._launcher.launch(launch, deadline=deadline, trouble=start.note_trouble)
         match outcome:
             case NameTaken():
@@ -351,6 +349,10 @@ class Keeper:
                 if isinstance(outcome, Adopted):
                     self._starts.pop(effect.name, None)
                 await self._wait_until_seen(effect, deadline)
+
+    def _launch_of(self, name: str, image: ImageMetadata, template: PodTemplate, reclaim_after: float) -> Launch:
+        resources = self._functions.of(image.reference.canonical).resources
+        return Launch(name=name, image=image, template=template, reclaim_after=reclaim_after, resources=resources)
 
     async def _wait_until_seen(self, effect: StartPod, deadline: float) -> None:
         """The watch shows a pod within moments; while the API server is away nobody waits for it for ever."""
@@ -393,10 +395,30 @@ class Keeper:
         while True:
             await asyncio.sleep(min(_HEARTBEAT, self._scan_interval))
             self._perform(self._pool.renew(now=self._clock()))
+            self._mend(loop.time())
             self.size = self._count()
             if loop.time() >= next_scan:
                 next_scan = loop.time() + self._scan_interval
                 self._scan(watched)
+
+    def _mend(self, now: float) -> None:
+        """A pod that lost its Service, to a person or to a race of two runners, gets it again, once."""
+        for attendant in self.census:
+            facts, wanted = attendant.facts, self._wanted.get(attendant.facts.asked_for)
+            if self._services.uid(facts.name) or attendant.is_leaving or attendant.verdict or wanted is None:
+                attendant.alone_since = None
+            elif attendant.alone_since is None:
+                attendant.alone_since = now
+            elif now - attendant.alone_since > _ALONE and wanted.image is not None:
+                attendant.alone_since = math.inf
+                if facts.serves(wanted.image, template_version=wanted.template.version):
+                    launch = self._launch_of(facts.name, wanted.image, wanted.template, facts.reclaim_after or 0.0)
+                    self._tasks.start(self._give_service(launch), name=f"Service of {facts.name}")
+
+    async def _give_service(self, launch: Launch) -> None:
+        _log.warning("pod has no service: it gets one", pod=launch.name)
+        deadline = asyncio.get_running_loop().time() + self._start_timeout
+        await self._launcher.launch(launch, deadline=deadline, trouble=lambda _: None)
 
     def _scan(self, watched: Watched) -> None:
         now = asyncio.get_running_loop().time()
