@@ -30,7 +30,7 @@ call=$(asked call) seconds=$(asked seconds) code=$(asked exit)
 [ -z "$call" ] || echo "$call" >>/tmp/calls
 began=$(date +%s)
 [ -z "$seconds" ] || sleep "$seconds"
-[ -z "$(asked memory)" ] || tail /dev/zero
+[ -z "$(asked memory)" ] || exec tail /dev/zero
 [ -z "$(asked report)" ] || sed 's/^/did: /' /tmp/calls >&2
 printf '%s\\n' "$list"
 echo "pod=$(hostname) version=$VERSION call=$call began=$began ended=$(date +%s)" >&2

@@ -72,12 +72,18 @@ async def test_an_image_that_does_not_exist(site: Site, image: str, audit_log: A
     assert audit_log.done("create", "pods", site.functions.name) == []
 
 
-@pytest.mark.parametrize("name", ["no_entrypoint", "wrong_architecture"])
-async def test_an_image_that_is_no_function(site: Site, push: Push, name: str, audit_log: AuditLog) -> None:
-    made: Image = getattr(function_images, name)()
-    answer = await failure(site, push("unfit", made))
+async def test_an_image_that_starts_nothing(site: Site, push: Push, audit_log: AuditLog) -> None:
+    answer = await failure(site, push("unfit", function_images.no_entrypoint()))
     assert kind(answer) == ("FAILED_PRECONDITION", "IMAGE_UNUSABLE")
     assert audit_log.done("create", "pods", site.functions.name) == []
+
+
+async def test_an_image_for_another_platform(site: Site, push: Push) -> None:
+    """What an image says of itself is often wrong: it is tried."""
+    answer = await failure(site, push("unfit", function_images.wrong_architecture()))
+    assert kind(answer) == FINAL
+    assert "the entrypoint function cannot be executed" in answer.message
+    wait_until_no_pod_is_left(site)
 
 
 async def test_an_image_whose_layer_the_kubelet_does_not_get(site: Site, push: Push) -> None:
@@ -261,6 +267,7 @@ async def test_an_account_that_may_not_create_pods(site: Site, image: str) -> No
 async def test_a_wrapper_that_never_answers_is_reported_at_the_ceiling(site: Site, image: str) -> None:
     def change(spec: Json) -> None:
         spec["containers"][0]["command"] = ["/bin/sh", "-c", "sleep 3600"]
+        spec["terminationGracePeriodSeconds"] = 1
 
     answer = await failure(site, image, changed_template(site, change), "--pod-start-timeout=4s")
     assert kind(answer) == PASSING

@@ -114,7 +114,7 @@ async def test_two_runners_of_which_one_is_late_share_nothing_and_fail_nothing(s
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        ("apiVersion: v1\nkind: Pod\nspec: {containers: [{name: main}]}\n", 'one container named "function"'),
+        ("apiVersion: v1\nkind: Pod\nspec: {containers: [{name: main}]}\n", "must have one container named"),
         ("not: [a pod", "template"),
         ("apiVersion: v1\nkind: Deployment\nspec: {}\n", "kind: Pod"),
     ],

@@ -13,6 +13,7 @@ from support import function_images
 from support.audit import AuditLog
 from support.calls import served, wish
 from support.client import Client, check_health
+from support.kube import Json
 from support.namespace import is_ready
 from support.processes import eventually
 from support.push import Push
@@ -28,9 +29,13 @@ def flag(path: Path) -> str:
     return f"--pod-cache-config={path}"
 
 
+def functions(pods: list[Json]) -> Counter[str]:
+    """Whose pods these are."""
+    return Counter(pod["metadata"]["annotations"][ASKED_FOR] for pod in pods)
+
+
 def ready(site: Site) -> Counter[str]:
-    """The functions whose pods are ready."""
-    return Counter(pod["metadata"]["annotations"][ASKED_FOR] for pod in site.pods() if is_ready(pod))
+    return functions([pod for pod in site.pods() if is_ready(pod)])
 
 
 async def until_ready(site: Site, images: list[str]) -> None:
@@ -88,7 +93,7 @@ async def test_no_pod_is_made_where_it_is_switched_off(site: Site, images: list[
     runner = site.runner(flag(site.cache_config({"name": images[0]})), "--warm-up-pod-cache=false")
     async with Client(runner.address) as client:
         served(await client.evaluate(images[1], wish()))
-    assert ready(site) == Counter(images[1:2])
+    assert functions(site.pods()) == Counter(images[1:2])
 
 
 async def test_the_readiness_of_the_service_may_wait_for_it(site: Site, images: list[str]) -> None:
@@ -99,7 +104,7 @@ async def test_the_readiness_of_the_service_may_wait_for_it(site: Site, images: 
     seen: Counter[str] = Counter()
     async with Client(runner.address) as client, asyncio.timeout(60):
         while True:
-            seen = Counter(pod["metadata"]["annotations"][ASKED_FOR] for pod in site.pods())
+            seen = functions(site.pods())
             if (await check_health(client.channel)).status == HealthCheckResponse.SERVING:
                 break
     assert seen == Counter(images), "all were there before"
