@@ -268,6 +268,8 @@ def test_a_pod_that_does_not_say_how_long_it_may_stay_is_given_a_new_time_once()
     assert scene.pool.observed(silent, LIMITS, now=10) == [ExtendTtl("old-1", "u1", 110.0)]
     assert scene.pool.observed(silent, LIMITS, now=11) == []
     assert scene.pool.collect(now=100) == []
+    scene.see("old-1", PodState.READY, uid="u1", reclaim_after=110)
+    assert scene.pool.observed(silent, LIMITS, now=12) == [ExtendTtl("old-1", "u1", 112.0)], "it was taken away again"
 
 
 def test_a_version_that_serves_is_known_when_nobody_else_can_say_it() -> None:

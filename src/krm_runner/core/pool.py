@@ -118,7 +118,10 @@ class Pool(Generic[Ticket]):
         pod.uid = seen.uid
         # Whoever extended it last, it lives as long as the later of the two says.
         pod.reclaim_after = max(pod.reclaim_after, seen.reclaim_after or 0.0)
-        if seen.reclaim_after is None:
+        if seen.reclaim_after is not None:
+            pod.has_no_time = False
+        elif not pod.has_no_time:
+            pod.has_no_time, pod.reclaim_after = True, 0.0
             effects += self._extend(function, pod, now)
         if pod.state is not PodState.LEAVING:
             pod.why = seen.why

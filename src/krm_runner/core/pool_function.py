@@ -28,6 +28,8 @@ class Pod(Generic[Ticket]):
     """Empty until the cluster has it."""
     calls: set[Ticket] = field(default_factory=set[Ticket])
     has_served: bool = False
+    has_no_time: bool = False
+    """Whether the cluster does not show until when it may stay: that is being written."""
     why: object = None
     """Why it is held up."""
 
