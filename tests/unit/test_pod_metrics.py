@@ -77,10 +77,12 @@ def test_counters(meters: Meters) -> None:
 
 
 def test_cold_starts_by_phase(meters: Meters) -> None:
-    meters.pods.pod_ready({"create": 0.1, "schedule": -0.5, "run": 1.0, "healthy": 0.25, "total": 1.35, "lunch": 60.0})
+    meters.pods.pod_ready(
+        {"create": 0.1, "schedule": -0.5, "init": 0.5, "run": 1.0, "healthy": 0.25, "total": 1.35, "lunch": 60.0}
+    )
     meters.pods.pod_ready({"total": 2.0})
     assert meters.series("krm_runner.pod.start.duration") == {
-        ("create",): 0.1, ("schedule",): 0.0, ("run",): 1.0, ("healthy",): 0.25, ("total",): 3.35,
+        ("create",): 0.1, ("schedule",): 0.0, ("init",): 0.5, ("run",): 1.0, ("healthy",): 0.25, ("total",): 3.35,
     }  # fmt: skip
     assert set(PHASES) == {labels[0] for labels in meters.series("krm_runner.pod.start.duration")}
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-PHASES = ("create", "schedule", "run", "healthy", "total")
-"""Of a cold start: until the API server has the pod, until it has a node, until its container runs, until its wrapper
-server says that it serves; and all of them together."""
+PHASES = ("create", "schedule", "init", "run", "healthy", "total")
+"""Of a cold start: until the API server has the pod, until it has a node, until its init containers have ended, until
+its container runs, until its wrapper server says that it serves; and all of them together."""
 
 RESOURCES = frozenset({"pods", "services", "configmaps", "events", "secrets", "nodes", "log"})
 
