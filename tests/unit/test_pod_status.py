@@ -53,9 +53,16 @@ def failed(status: PodStatus) -> Failed:
     return status
 
 
+PULL = f'Failed to pull image "{IMAGE}"'
+
+
 def event(reason: str, message: str, *, at: str = "2026-01-01T00:00:00Z", uid: str = "u-1") -> JsonObject:
     involved = {"kind": "Pod", "name": "p", "uid": uid}
     return {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": at, "involvedObject": involved}
+
+
+def about(told: JsonObject, place: str) -> JsonObject:
+    return {**told, "involvedObject": {**as_object(told["involvedObject"]), "fieldPath": place}}
 
 
 # Starting and ready
@@ -171,6 +178,36 @@ def test_an_older_kubelets_event_says_why_the_pull_failed() -> None:
     assert (status.message, status.may_pass) == (f'container "function": {why}', False)
     of_another = event("Failed", why.replace(IMAGE, "example.com/mesh:v1"))
     assert failed(pod_status(found, [of_another])) == failed(pod_status(found))
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "message", "may_pass"),
+    [
+        (["Error: ErrImagePull", f"{PULL}: 401 Unauthorized"], "ErrImagePull", f"{PULL}: 401 Unauthorized", False),
+        ([f"{PULL}: i/o timeout"], "ErrImagePull", f"{PULL}: i/o timeout", True),
+        (['Error: configmap "x" not found'], "Failed", 'configmap "x" not found', False),
+        (["Error: failed to sync: timed out"], "Failed", "failed to sync: timed out", True),
+    ],
+)
+def test_an_event_says_that_a_container_does_not_start_before_its_status_does(
+    said: list[str], reason: str, message: str, may_pass: bool
+) -> None:
+    found = pod(initContainerStatuses=[COPIED], containerStatuses=[function(waiting("PodInitializing"))])
+    events = [about(event("Failed", text), "spec.containers{function}") for text in said]
+    status = failed(pod_status(found, events))
+    assert (status.reason, status.message) == (reason, f'container "function": {message}')
+    assert status.may_pass == may_pass
+    assert status.advice
+
+
+def test_an_event_of_another_container_or_of_one_that_runs_decides_nothing() -> None:
+    found = pod(initContainerStatuses=[COPIED], containerStatuses=[function(waiting("PodInitializing"))])
+    beside = about(event("Failed", "Error: it does not start"), "spec.containers{mesh}")
+    only_backing_off = about(event("Failed", "Error: ImagePullBackOff"), "spec.containers{function}")
+    assert isinstance(pod_status(found, [beside, only_backing_off]), Starting)
+    runs = pod(initContainerStatuses=[COPIED], containerStatuses=[function(RUNNING)])
+    earlier = about(event("Failed", "Error: configmap not found"), "spec.containers{function}")
+    assert isinstance(pod_status(runs, [earlier]), Starting)
 
 
 @pytest.mark.parametrize(

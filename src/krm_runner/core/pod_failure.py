@@ -49,6 +49,7 @@ _ADVICE = {
     "InvalidImageName": _CHECK_TEMPLATE,
     "CreateContainerConfigError": _CHECK_TEMPLATE,
     "CreateContainerError": _CHECK_TEMPLATE,
+    "Failed": _CHECK_TEMPLATE,
     "FailedMount": _CHECK_TEMPLATE,
     "RunContainerError": _CHECK_START,
     "StartError": _CHECK_START,

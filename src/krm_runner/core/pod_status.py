@@ -51,9 +51,12 @@ class _Warning(NamedTuple):
 
     reason: str
     message: str
+    place: str = ""
+    """Which part of the pod it is about: `spec.containers{function}`."""
 
 
 _PULL_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff"})
+_FAILED_PULL = "Failed to pull image "
 _WAITING_FAILURES = {
     # Whether a retry may help when the text does not say.
     "ErrImagePull": True,
@@ -178,14 +181,29 @@ def _failure_of(container: JsonObject, place: str, warnings: Sequence[_Warning])
         message = f"{place} {_end(last)}" if last else f"{place}: {message}"
         return failure(reason, message, may_pass=False, cause=as_text(last.get("reason")))
     if reason not in _WAITING_FAILURES:
-        return None
+        return _failure_by_events(container, place, warnings) if waiting else None
     if reason in _PULL_REASONS:
         # Older kubelets only say that they back off; the event of the pull says why.
-        pull = f'Failed to pull image "{as_text(container.get("image"))}"'
+        pull = f'{_FAILED_PULL}"{as_text(container.get("image"))}"'
         pulls = (warning.message for warning in warnings if warning.message.startswith(pull))
         message = max(message, next(pulls, ""), key=len)
     passes = may_pass(message, unless_said=_WAITING_FAILURES[reason])
     return failure(reason, f"{place}: {message or 'no more is said'}", may_pass=passes)
+
+
+def _failure_by_events(container: JsonObject, place: str, warnings: Sequence[_Warning]) -> Failed | None:
+    """What the kubelet tells at once, and puts into the status when it looks at the pod again, some 15 s later."""
+    about = f"{{{as_text(container.get('name'))}}}"
+    said = [each.message for each in warnings if each.reason == "Failed" and each.place.endswith(about)]
+    for message in said:
+        if message.startswith(_FAILED_PULL):
+            passes = may_pass(message, unless_said=_WAITING_FAILURES["ErrImagePull"])
+            return failure("ErrImagePull", f"{place}: {message}", may_pass=passes)
+    for message in said:
+        cause = message.removeprefix("Error: ")
+        if cause not in _PULL_REASONS:
+            return failure("Failed", f"{place}: {cause}", may_pass=may_pass(cause, unless_said=False))
+    return None
 
 
 def _end(ended: JsonObject) -> str:
@@ -236,7 +254,14 @@ def _warnings(pod: JsonObject, events: Sequence[JsonObject]) -> list[_Warning]:
         if event.get("type") == "Warning" and as_object(event.get("involvedObject")).get("uid") in (uid, None)
     ]
     found.sort(key=_time_of, reverse=True)
-    return [_Warning(as_text(event.get("reason")) or "Warning", as_text(event.get("message"))) for event in found]
+    return [
+        _Warning(
+            as_text(event.get("reason")) or "Warning",
+            as_text(event.get("message")),
+            as_text(as_object(event.get("involvedObject")).get("fieldPath")),
+        )
+        for event in found
+    ]
 
 
 def _time_of(event: JsonObject) -> str:

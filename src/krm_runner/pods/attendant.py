@@ -107,6 +107,11 @@ class Attendant:
         """Whether the kubelet's own probe succeeds."""
         return isinstance(self.status, Ready)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has a node, and its function's container does not run yet."""
+        return self.state is PodState.STARTING and isinstance(self.status, Starting) and not self.status.address
+
     def update(self, facts: PodFacts, pod: JsonObject) -> None:
         """The watch has news of it."""
         self.facts, self.pod, self.status = facts, pod, pod_status(pod)

@@ -56,6 +56,8 @@ _HEARTBEAT = 1.0
 _SETTLING = 10.0
 """For how long nothing is collected after the API server was away: every runner first says which pods it uses."""
 _CAUSE_TIMEOUT = 2.0
+_FIRST_LOOK = 2.0
+"""At the events of a pod that is being started; most are up by then."""
 _ALONE = 3.0
 """For how long a pod may be without its Service: the two are shown by two watches."""
 _FOREIGN = ""
@@ -268,7 +270,7 @@ class Keeper:
 
     async def _give_up_later(self, attendant: Attendant) -> None:
         """A pod that does not serve in time goes; one that serves others, and not us, stays."""
-        await asyncio.sleep(self._start_timeout)
+        await self._look_for_trouble(attendant, until=asyncio.get_running_loop().time() + self._start_timeout)
         if not self._is_on_its_way(attendant):
             return
         if attendant.is_ready_for_kubernetes and attendant.facts.name not in self._starts:
@@ -285,6 +287,27 @@ class Keeper:
                 *waits_for(status, is_running=is_running, trouble=attendant.trouble), after=self._start_timeout
             )
         self._fail(attendant, status)
+
+    async def _look_for_trouble(self, attendant: Attendant, *, until: float) -> None:
+        """Ends at that time, or with the pod's start.
+
+        A kubelet that cannot start a container tells so in an event, and in the pod's status up to a quarter minute
+        later: the events of a pod that we wait for are looked at now and then, less and less often.
+        """
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_LOOK
+        look = loop.time() + pause
+        while look < until:
+            await asyncio.sleep(look - loop.time())
+            if not self._is_on_its_way(attendant):
+                return
+            if attendant.facts.name in self._starts and attendant.is_waiting:
+                status = await self._evidence.status_of(attendant.pod)
+                if isinstance(status, Failed) and self._is_on_its_way(attendant):
+                    self._fail(attendant, status)
+                    return
+            look, pause = look + pause, 2 * pause
+        await asyncio.sleep(until - loop.time())
 
     def _is_on_its_way(self, attendant: Attendant) -> bool:
         is_given_up = attendant.verdict is not None or attendant.is_leaving

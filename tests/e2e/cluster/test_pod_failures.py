@@ -25,6 +25,8 @@ from support.push import Push
 from support.site import ALL_RIGHTS, Rights, Site
 
 SECONDS = 30
+SOON = 12
+"""For what the kubelet says in an event at once, and in the pod's status a quarter minute later."""
 CEILING = "--pod-start-timeout=120s"
 FINAL, PASSING = ("FAILED_PRECONDITION", "POD_CANNOT_START"), ("UNAVAILABLE", "POD_NOT_STARTED")
 ROOM = "example.com/room"
@@ -36,10 +38,10 @@ def image(push: Push) -> str:
     return push("obliging", function_images.obliging())
 
 
-async def failure(site: Site, image: str, *flags: str, rights: Rights = ALL_RIGHTS) -> Answer:
+async def failure(site: Site, image: str, *flags: str, rights: Rights = ALL_RIGHTS, seconds: float = SECONDS) -> Answer:
     """The answer of the first call."""
     async with Client(site.start(site.account(rights=rights), CEILING, *flags).address) as client:
-        answer = await client.evaluate(image, wish(), timeout=SECONDS)
+        answer = await client.evaluate(image, wish(), timeout=seconds)
     assert f'"{image}"' in answer.message, answer
     return answer
 
@@ -86,7 +88,12 @@ async def test_an_image_for_another_platform(site: Site, push: Push) -> None:
     wait_until_no_pod_is_left(site)
 
 
-async def test_an_image_whose_layer_the_kubelet_does_not_get(site: Site, push: Push) -> None:
+@pytest.mark.parametrize(
+    ("evidence", "seconds"), [(True, SOON), (False, SECONDS)], ids=["events", "no right to read events"]
+)
+async def test_an_image_whose_layer_the_kubelet_does_not_get(
+    site: Site, push: Push, evidence: bool, seconds: float
+) -> None:
     """The runner could read all that it needs to know of it."""
     lost = Image((function_images.alpine(), single_layer({"/mark": push.prefix})), entrypoint=("/bin/cat",))
     image = push("incomplete", lost)
@@ -94,7 +101,7 @@ async def test_an_image_whose_layer_the_kubelet_does_not_get(site: Site, push: P
     address = f"http://{OPEN.address}/v2/{push.prefix}/incomplete/blobs/{layer}"
     with urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30) as answered:
         assert answered.status == 202
-    answer = await failure(site, image)
+    answer = await failure(site, image, rights=Rights(evidence=evidence), seconds=seconds)
     assert kind(answer) == FINAL
     assert pod_reason(answer) in PULL_FAILURES
     assert "not found" in answer.message
@@ -110,7 +117,7 @@ async def test_a_private_image_that_the_kubelet_may_not_pull(
     (keychain / "config.json").write_text(registries.pull_secret(PRIVATE))
     runner = site.start(site.account(), CEILING, environment={"DOCKER_CONFIG": str(keychain)})
     async with Client(runner.address) as client:
-        answer = await client.evaluate(image, wish(), timeout=SECONDS)
+        answer = await client.evaluate(image, wish(), timeout=SOON)
     assert kind(answer) == FINAL
     assert pod_reason(answer) in PULL_FAILURES
     assert "401 Unauthorized" in answer.message
@@ -162,7 +169,7 @@ async def test_a_command_of_the_template_that_is_not_there(site: Site, image: st
 
     answer = await failure(site, image, changed_template(site, change))
     assert kind(answer) == FINAL
-    assert pod_reason(answer) in {"StartError", "RunContainerError", "ContainerCannotRun"}
+    assert pod_reason(answer) in {"StartError", "RunContainerError", "ContainerCannotRun", "Failed"}
     assert "no such file" in answer.message
     wait_until_no_pod_is_left(site)
 
@@ -172,9 +179,9 @@ async def test_something_that_the_template_refers_to_and_that_is_not_there(site:
         reference = {"configMapKeyRef": {"name": "absent", "key": "k"}}
         spec["containers"][0]["env"] = [{"name": "X", "valueFrom": reference}]
 
-    answer = await failure(site, image, changed_template(site, change))
+    answer = await failure(site, image, changed_template(site, change), seconds=SOON)
     assert kind(answer) == FINAL
-    assert pod_reason(answer) == "CreateContainerConfigError"
+    assert pod_reason(answer) in {"Failed", "CreateContainerConfigError"}
     assert 'configmap "absent" not found' in answer.message
     wait_until_no_pod_is_left(site)
 
