@@ -271,6 +271,15 @@ async def test_an_account_that_may_not_create_pods(site: Site, image: str) -> No
     assert 'cannot create resource "pods"' in answer.message
 
 
+async def test_an_account_that_may_not_look_at_pods(site: Site, image: str) -> None:
+    """It is told at once, and the service gets well when the right is granted."""
+    place = site.account(rights=Rights(pods=("create",)))
+    async with Client(site.start(place, CEILING).address) as client:
+        answer = await client.evaluate(image, wish(), timeout=SECONDS)
+        assert answer.code in ("FAILED_PRECONDITION", "UNAVAILABLE"), answer
+        assert 'cannot list resource "pods"' in answer.message
+
+
 async def test_a_wrapper_that_never_answers_is_reported_at_the_ceiling(site: Site, image: str) -> None:
     def change(spec: Json) -> None:
         spec["containers"][0]["command"] = ["/bin/sh", "-c", "sleep 3600"]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
+import urllib.request
+from functools import partial
 
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
+from cluster import control_plane
+from cluster.full import ENDPOINTS, FullCluster
 from support import function_images
 from support.audit import AuditLog
 from support.calls import served, wish
@@ -19,6 +24,7 @@ from support.load import Load
 from support.processes import eventually, of_pod
 from support.push import Push
 from support.relay import Relay
+from support.server import free_port
 from support.site import Site
 
 NO_RETRY = "--retry-lost-calls=false"
@@ -147,6 +153,26 @@ async def test_warm_calls_go_on_while_the_api_server_is_away(
         assert load.served
 
 
+@pytest.mark.alone
+async def test_warm_calls_go_on_while_the_api_server_is_stopped(site: Site, image: str, sealed: FullCluster) -> None:
+    """The server itself, for everybody: proxies, DNS and the kubelet miss it too."""
+    async with Client(site.runner("--pod-ttl=8s", "--scan-interval=1s").address) as client:
+        async with Load(client, image) as load:
+            await load.more(20)
+            uid = site.only_pod()["metadata"]["uid"]
+            sealed.stop("kube-apiserver")
+            try:
+                end = time.time() + 20
+                await load.until(lambda call: call.ended > end, what="after 20 s without the API server")
+            finally:
+                sealed.resume("kube-apiserver")
+            is_ready = partial(control_plane.is_ready, sealed.layout, ENDPOINTS.server)
+            await eventually(is_ready, what="the API server is ready", seconds=60)
+            await load.more(100)
+        assert load.served
+        assert site.only_pod()["metadata"]["uid"] == uid
+
+
 async def test_a_runner_that_starts_without_an_api_server_serves_when_it_comes(
     site: Site, image: str, api_relay: Relay
 ) -> None:
@@ -177,8 +203,10 @@ async def test_a_pod_that_is_deleted_while_the_watch_is_cut(site: Site, image: s
         site.delete_pod(first["name"])
         await eventually(lambda: site.functions.find(f"pods/{first['name']}") is None, what="it is gone", seconds=30)
         api_relay.reopen()
-        served(await client.evaluate(image, wish()))
-        await eventually(lambda: len(site.living()) == 1, what="there is one pod")
+        # Its wrapper may live for a moment longer than Kubernetes says.
+        async with Load(client, image) as load:
+            await eventually(lambda: len(site.living()) == 1, what="there is another pod", seconds=60)
+        assert load.served
     assert site.only_pod()["metadata"]["uid"] != first["uid"]
 
 
@@ -259,6 +287,35 @@ async def test_a_runner_that_is_asked_to_end_in_a_cold_start_leaves_the_pod(site
         served(await call)
     assert code == 0
     assert len(site.living()) == len(site.services()) == 1
+
+
+async def test_a_call_that_is_cancelled_ends_its_function(site: Site, image: str) -> None:
+    async with Client(site.runner().address) as client:
+        served(await client.evaluate(image, wish()))
+        pod = site.only_pod()
+        call = client.start(image, wish(call="given-up", seconds=3333))
+        await until_noted(site, pod, "given-up")
+        await eventually(lambda: bool(of_pod(pod["metadata"]["uid"], "sleep 3333")), what="the function runs")
+        call.cancel()
+        await eventually(lambda: not of_pod(pod["metadata"]["uid"], "sleep 3333"), what="the function is ended")
+        served(await client.evaluate(image, wish()))
+
+
+async def test_what_happens_is_counted(site: Site, image: str) -> None:
+    port = free_port()
+    variables = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(port)}
+    runner = site.start(site.account(), environment=variables)
+    async with Client(runner.address) as client:
+        served(await client.evaluate(image, wish()))
+        served(await client.evaluate(image, wish()))
+        with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as page:
+            said = page.read().decode()
+    assert re.search(r"^krm_runner_pod_leases_total 2(\.0)?$", said, re.MULTILINE), said
+    assert re.search(r'^krm_runner_pod_start_duration_seconds_count\{phase="total"\} 1(\.0)?$', said, re.MULTILINE), (
+        said
+    )
+    created = r'^krm_runner_kubernetes_requests_total\{resource="pods",status="2xx",verb="create"\} 1(\.0)?$'
+    assert re.search(created, said, re.MULTILINE), said
 
 
 async def test_a_rolling_update_of_the_runner_keeps_every_pod(site: Site, image: str, audit_log: AuditLog) -> None:

@@ -5,22 +5,33 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cluster import layout, registries
-from cluster.layout import PRIVATE, PRIVATE_TLS, Registry
+from cluster.layout import OPEN, PRIVATE, PRIVATE_TLS, Registry
 from support import function_images
 from support.audit import AuditLog
 from support.calls import served, until_ok, wish
 from support.client import Client
 from support.load import Load
 from support.push import Push
+from support.relay import Relay
 from support.site import Rights, Site
 
 RIGHTS = Rights(secrets=("get", "create", "update"))
 SECRET = "pull-secret"
+
+
+@pytest.fixture
+def registry_relay() -> Iterator[Relay]:
+    """To the open registry, for one test to close."""
+    host, port = OPEN.address.split(":")
+    with Relay((host, int(port))) as relay:
+        yield relay
 
 
 @pytest.fixture
@@ -142,3 +153,26 @@ async def test_two_repositories_with_one_digest_have_pods_of_their_own(site: Sit
     async with Client(site.runner().address) as client:
         assert served(await client.evaluate(one, wish())).pod != served(await client.evaluate(other, wish())).pod
     assert {pod["metadata"]["annotations"]["krm-runner/image"] for pod in site.pods()} == {one, other}
+
+
+async def test_a_registry_that_is_away_does_not_matter_to_functions_that_have_a_pod(
+    site: Site, push: Push, registry_relay: Relay, audit_log: AuditLog
+) -> None:
+    """Neither to a runner that knows the image, nor to one that starts meanwhile and finds the pod."""
+    address = f"127.0.0.1:{registry_relay.port}"
+    image = push("obliging", function_images.obliging()).replace(OPEN.address, address)
+    place = site.account()
+    first = site.start(place, "--image-tag-ttl=1s", "--registry-timeout=2s")
+    async with Client(first.address) as client:
+        made = served(await client.evaluate(image, wish()))
+        registry_relay.close()
+        async with Load(client, image) as load:
+            await load.until(lambda call: call.ended > made.ended + 3, what="after the tag's time")
+        assert {call.pod for call in load.served.values()} == {made.pod}
+    first.stop(signal.SIGKILL)
+    second = site.start(place, "--image-tag-ttl=1s", "--registry-timeout=2s")
+    async with Client(second.address) as client:
+        assert served(await client.evaluate(image, wish())).pod == made.pod
+        unknown = await client.evaluate(image.replace(":v1", ":v2"), wish(), timeout=20)
+        assert (unknown.code, unknown.reason) == ("UNAVAILABLE", "REGISTRY_UNAVAILABLE")
+    assert len(audit_log.done("create", "pods", site.functions.name)) == 1
