@@ -80,6 +80,12 @@ class Reflector:
         self._version = ""
         self._failures = 0
         self._connected_since: float | None = None
+        self._trouble: KubernetesError | None = None
+
+    @property
+    def trouble(self) -> KubernetesError | None:
+        """What the API server said, or why it said nothing, when it was asked last; None while it answers."""
+        return self._trouble
 
     @property
     def connected_since(self) -> float | None:
@@ -165,6 +171,7 @@ class Reflector:
         self._version = version or self._version
 
     def _connected(self) -> None:
+        self._trouble = None
         if self._connected_since is None:
             self._connected_since = asyncio.get_running_loop().time()
 
@@ -176,6 +183,7 @@ class Reflector:
     async def _wait_after(self, error: KubernetesError) -> None:
         self._failures += 1
         self._connected_since = None
+        self._trouble = error
         delay = _BACKOFF.delay(self._failures, chance=random.random())  # noqa: S311 - jitter
         if isinstance(error, KubernetesUnavailableError):
             delay = max(delay, error.retry_after or 0.0)

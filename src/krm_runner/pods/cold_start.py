@@ -40,6 +40,11 @@ class ColdStart:
         self.trouble = ""
         """What the API server says while it does not take the pod."""
 
+    @property
+    def progress(self) -> str:
+        """How far it is before the watch shows it, in a line."""
+        return self.trouble or ("it is created" if CREATED in self.milestones.reached else "it is being created")
+
     def note_trouble(self, text: str) -> None:
         """The API server was asked, and is to be asked again."""
         self.trouble = text

@@ -18,11 +18,17 @@ from typing import Protocol, cast
 
 import structlog
 
-from krm_runner.core.errors import DeadlineExceededError, KubernetesError, PodLostError, QueueFullError
+from krm_runner.core.errors import (
+    DeadlineExceededError,
+    KubernetesError,
+    KubernetesForbiddenError,
+    PodLostError,
+    QueueFullError,
+)
 from krm_runner.core.evaluation import EvaluationRequest
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.naming import pod_id
-from krm_runner.core.pod_failure import Failed, failure, overdue, start_error
+from krm_runner.core.pod_failure import Failed, creation_failure, failure, overdue, start_error
 from krm_runner.core.pod_status import Starting
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.pool import Pool
@@ -72,6 +78,11 @@ class Watched(Protocol):
         """Since when the API server answers without a break, on the event loop's clock."""
         ...
 
+    @property
+    def trouble(self) -> KubernetesError | None:
+        """Why it does not answer, or what it says instead."""
+        ...
+
 
 class Keeper:
     """Must be run (`run`) while it is used; `stop` leaves the pods as they are."""
@@ -103,6 +114,7 @@ class Keeper:
         self._scan_interval = scan_interval
         self._clock = clock
         self._pool: Pool[Ticket] = Pool(self._pod_name)
+        self._watched: Watched | None = None
         self._wanted: dict[str, Wanted] = {}
         self._starts: dict[str, ColdStart] = {}
         self._ttl = TtlWriter(launcher.extend, written=metrics.ttl_written)
@@ -149,8 +161,14 @@ class Keeper:
                 if attendant is not None:
                     reason, message = attendant.waits_for
                     return f'pod "{name}": {reason}' + (f": {message}" if message else "")
-                return f'pod "{name}": ' + (start.trouble if start and start.trouble else "it is being created")
+                return f'pod "{name}": ' + (start.progress if start else "it is not seen yet") + self._blindness
         return "a pod with room for it"
+
+    @property
+    def _blindness(self) -> str:
+        """Why pods are not seen that are there; for the end of a line."""
+        trouble = self._watched.trouble if self._watched is not None else None
+        return f"; this runner does not see pods for now: {trouble}" if trouble else ""
 
     def lost(self, pod: Attendant, error: PodLostError) -> None:
         """A call lost its pod: it is asked whether it is still there before it gets another."""
@@ -378,13 +396,22 @@ class Keeper:
         return Launch(name=name, image=image, template=template, reclaim_after=reclaim_after, resources=resources)
 
     async def _wait_until_seen(self, effect: StartPod, deadline: float) -> None:
-        """The watch shows a pod within moments; while the API server is away nobody waits for it for ever."""
+        """The watch shows a pod within moments; while the API server is away nobody waits for it for ever.
+
+        Where this runner may not look at pods, nobody waits at all.
+        """
         loop = asyncio.get_running_loop()
         while loop.time() < deadline:
             if self.census.find(effect.name) or effect.name not in self._pool.pods(effect.function):
                 return
+            trouble = self._watched.trouble if self._watched is not None else None
+            if isinstance(trouble, KubernetesForbiddenError):
+                forbidden = creation_failure(trouble)
+                self._not_started(effect, partial(start_error, pod=effect.name, failed=forbidden))
+                return
             await asyncio.sleep(_HEARTBEAT)
-        unseen = overdue("Unknown", "the API server does not show the pod", after=self._start_timeout)
+        message = f"the API server does not show the pod{self._blindness}"
+        unseen = overdue("Unknown", message, after=self._start_timeout)
         self._not_started(effect, partial(start_error, pod=effect.name, failed=unseen))
 
     def _not_started(self, effect: StartPod, explain: Explain) -> None:
@@ -413,6 +440,7 @@ class Keeper:
 
     async def run(self, watched: Watched) -> None:
         """Extend what is in use, collect what is not; never returns."""
+        self._watched = watched
         loop = asyncio.get_running_loop()
         next_scan = loop.time() + self._scan_interval
         while True:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import time
-import urllib.request
 from functools import partial
 
 import pytest
@@ -24,7 +22,6 @@ from support.load import Load
 from support.processes import eventually, of_pod
 from support.push import Push
 from support.relay import Relay
-from support.server import free_port
 from support.site import Site
 
 NO_RETRY = "--retry-lost-calls=false"
@@ -299,23 +296,6 @@ async def test_a_call_that_is_cancelled_ends_its_function(site: Site, image: str
         call.cancel()
         await eventually(lambda: not of_pod(pod["metadata"]["uid"], "sleep 3333"), what="the function is ended")
         served(await client.evaluate(image, wish()))
-
-
-async def test_what_happens_is_counted(site: Site, image: str) -> None:
-    port = free_port()
-    variables = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(port)}
-    runner = site.start(site.account(), environment=variables)
-    async with Client(runner.address) as client:
-        served(await client.evaluate(image, wish()))
-        served(await client.evaluate(image, wish()))
-        with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as page:
-            said = page.read().decode()
-    assert re.search(r"^krm_runner_pod_leases_total 2(\.0)?$", said, re.MULTILINE), said
-    assert re.search(r'^krm_runner_pod_start_duration_seconds_count\{phase="total"\} 1(\.0)?$', said, re.MULTILINE), (
-        said
-    )
-    created = r'^krm_runner_kubernetes_requests_total\{resource="pods",status="2xx",verb="create"\} 1(\.0)?$'
-    assert re.search(created, said, re.MULTILINE), said
 
 
 async def test_a_rolling_update_of_the_runner_keeps_every_pod(site: Site, image: str, audit_log: AuditLog) -> None:
