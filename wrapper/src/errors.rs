@@ -35,6 +35,11 @@ impl EvaluationError {
         Self::new(Code::InvalidArgument, "INVALID_REQUEST", message)
     }
 
+    /// The caller does not show the token of this pod.
+    pub fn unauthenticated(why: &str) -> Self {
+        Self::new(Code::Unauthenticated, "UNAUTHENTICATED", format!("{why} (this pod has a token)"))
+    }
+
     /// The function ran and ended with a non-zero exit code or by a signal.
     pub fn function_failed(image: &str, exit: Exit, results: &[String], stderr: &str) -> Self {
         let ending = match exit {

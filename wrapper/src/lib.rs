@@ -22,5 +22,6 @@ pub mod metrics_server;
 pub mod process;
 pub mod rpc;
 pub mod serve;
+pub mod token;
 pub mod verdict;
 mod workers;

@@ -26,6 +26,7 @@ use crate::process::family::Family;
 use crate::rpc::evaluate::{Evaluation, max_resource_list};
 use crate::rpc::health::Health;
 use crate::rpc::router::router;
+use crate::token::Token;
 
 const FLAGS: &[Flag] = &[
     Flag { name: "port", default: "9446", meaning: "port of the gRPC server (0: any free one)" },
@@ -72,6 +73,7 @@ struct Settings {
     shutdown_timeout: Duration,
     passes_trace_on: bool,
     metrics: Option<SocketAddr>,
+    token: Option<Token>,
     command: Vec<OsString>,
 }
 
@@ -125,6 +127,7 @@ impl Settings {
             passes_trace_on: variable("OTEL_TRACES_EXPORTER")
                 .is_some_and(|exporter| !matches!(exporter.trim(), "" | "none")),
             metrics: metrics_server::address(variable).map_err(|why| Failure(2, why))?,
+            token: Token::take().map_err(|why| Failure(2, why))?,
             command: flags.rest,
         })
     }
@@ -151,6 +154,7 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
     let listener = listen(settings.port).await?;
     let address = listener.local_addr().map_or(String::new(), |address| address.to_string());
     let function = entrypoint.name();
+    let has_token = settings.token.is_some();
     let (stop, stopping) = watch::channel(false);
     let evaluation = Arc::new(Evaluation {
         executor: Executor::new(
@@ -168,6 +172,7 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
         default_timeout: settings.default_timeout,
         passes_trace_on: settings.passes_trace_on,
         stopping,
+        token: settings.token,
     });
     if let Some(address) = settings.metrics {
         serve_metrics(address, Arc::clone(&evaluation)).await?;
@@ -181,6 +186,7 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
         .with("function", function)
         .with("max_parallel", settings.max_parallel)
         .with("max_request_body_size", settings.message_limit)
+        .with("token", if has_token { "wanted" } else { "none" })
         .with("version", env!("CARGO_PKG_VERSION"))
         .write();
     Server::builder()

@@ -25,6 +25,7 @@ use crate::log::{Level, Line};
 use crate::log_excerpt::shorten;
 use crate::metrics::Metrics;
 use crate::process::Start;
+use crate::token::Token;
 use crate::verdict::printable;
 
 pub const SERVICE: &str = "evaluator.FunctionEvaluator";
@@ -48,6 +49,8 @@ pub struct Evaluation {
     pub passes_trace_on: bool,
     /// Turns true when calls under way must end.
     pub stopping: watch::Receiver<bool>,
+    /// What callers must show, if anything.
+    pub token: Option<Token>,
 }
 
 /// The largest resource list that an answer of at most `message_limit` bytes can hold.
@@ -72,12 +75,22 @@ impl Evaluation {
         grpc.client_streaming(call, http::Request::from_parts(parts, body)).await
     }
 
+    /// One at all, and not the right one.
+    pub fn is_shown_a_wrong_token(&self, headers: &HeaderMap) -> bool {
+        let is_shown = headers.contains_key(http::header::AUTHORIZATION);
+        is_shown && self.token.as_ref().is_some_and(|token| token.fault(headers).is_some())
+    }
+
     async fn answer(
         &self,
         record: &mut Record<'_>,
         call: &Call,
         requests: &mut Streaming<EvaluateFunctionRequest>,
     ) -> Result<EvaluateFunctionResponse, EvaluationError> {
+        // Before anything of the request is read.
+        if let Some(why) = self.token.as_ref().and_then(|token| token.fault(&call.headers)) {
+            return Err(EvaluationError::unauthenticated(why));
+        }
         let ticket = self.executor.enter()?;
         let _admitted = ticket.admitted().await;
         // Whoever is admitted and sends nothing keeps others waiting.
@@ -316,6 +329,7 @@ impl Drop for Record<'_> {
 fn code_name(code: Code) -> &'static str {
     match code {
         Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::Unauthenticated => "UNAUTHENTICATED",
         Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
         Code::Unavailable => "UNAVAILABLE",
         Code::DeadlineExceeded => "DEADLINE_EXCEEDED",

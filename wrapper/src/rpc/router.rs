@@ -70,6 +70,11 @@ impl<V1: TonicService, V1Alpha: TonicService> Service<Request<Body>> for Router<
         }
         let (service, method) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
         match service {
+            // Open to everybody; but whoever shows a token wants to know whether it is the right one.
+            health::SERVICE if self.evaluation.is_shown_a_wrong_token(request.headers()) => {
+                let status = Status::unauthenticated("this pod has another token");
+                Box::pin(async move { Ok(status.into_http()) })
+            }
             health::SERVICE => {
                 let (health, method) = (Arc::clone(&self.health), method.to_owned());
                 Box::pin(async move { Ok(health.serve(&method, request).await) })
