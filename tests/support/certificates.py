@@ -19,11 +19,13 @@ class Authority:
             "-subj", f"/CN={name}", "-keyout", str(self._key), "-out", str(self.certificate),
         )  # fmt: skip
 
-    def sign(self, name: str, *, subject_names: str = "DNS:localhost,IP:127.0.0.1") -> tuple[Path, Path]:
-        """A server's certificate and key."""
+    def sign(
+        self, name: str, *, subject_names: str = "DNS:localhost,IP:127.0.0.1", usage: str = "serverAuth"
+    ) -> tuple[Path, Path]:
+        """A server's certificate and key, or a client's (clientAuth)."""
         request, key = self._directory / f"{name}.csr", self._directory / f"{name}.key"
         certificate, extensions = self._directory / f"{name}.crt", self._directory / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={subject_names}\nextendedKeyUsage=serverAuth\n")
+        extensions.write_text(f"subjectAltName={subject_names}\nextendedKeyUsage={usage}\n")
         _openssl(
             "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
             "-keyout", str(key), "-out", str(request),
@@ -33,6 +35,13 @@ class Authority:
             "-set_serial", "2", "-days", "2", "-extfile", str(extensions), "-out", str(certificate),
         )  # fmt: skip
         return certificate, key
+
+
+def convert_key(key: Path, *arguments: str) -> Path:
+    """The same key in another form."""
+    converted = key.with_suffix(".converted.key")
+    _openssl("pkey", "-in", str(key), "-out", str(converted), *arguments)
+    return converted
 
 
 class Signer:

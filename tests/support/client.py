@@ -35,9 +35,22 @@ class Answer:
 class Client:
     """Calls EvaluateFunction on one connection."""
 
-    def __init__(self, address: str, options: tuple[tuple[str, int], ...] = ()) -> None:
+    def __init__(
+        self,
+        address: str,
+        options: tuple[tuple[str, int], ...] = (),
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        token: str = "",
+    ) -> None:
         # A subchannel pool of its own: otherwise clients to one address share a connection.
-        self._channel = grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1), *options))
+        options = (("grpc.use_local_subchannel_pool", 1), *options)
+        self._channel = (
+            grpc.aio.insecure_channel(address, options=options)
+            if credentials is None
+            else grpc.aio.secure_channel(address, credentials, options=options)
+        )
+        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
         self._call: grpc.aio.UnaryUnaryMultiCallable[EvaluateFunctionRequest, EvaluateFunctionResponse] = (
             self._channel.unary_unary(
                 METHOD,
@@ -55,7 +68,7 @@ class Client:
     ) -> grpc.aio.UnaryUnaryCall[EvaluateFunctionRequest, EvaluateFunctionResponse]:
         """A call under way."""
         request = EvaluateFunctionRequest(image=image, resource_list=resource_list)
-        return self._call(request, timeout=timeout)
+        return self._call(request, timeout=timeout, metadata=self.metadata)
 
     async def evaluate(self, image: str, resource_list: bytes, *, timeout: float | None = 60) -> Answer:
         """The answer of one call."""

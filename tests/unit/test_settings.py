@@ -207,6 +207,7 @@ def test_help_has_every_flag_on_one_line_in_the_groups_of_the_specification() ->
     text = render_help(SERVE_FLAGS)
     assert re.findall(r"^(\S.*):$", text, re.MULTILINE) == [
         "Generic", "Exec runtime", "Pod runtime", "Private registries", "Images",
+        "Transport security",
     ]  # fmt: skip
     for flag in SERVE_FLAGS:
         assert len(re.findall(rf"^  --{flag.name} .*\S", text, re.MULTILINE)) == 1

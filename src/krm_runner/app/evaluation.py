@@ -9,11 +9,15 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from krm_runner.app.exec_runtime import ExecRuntime
+from krm_runner.core.bearer_tokens import secret_lines
 from krm_runner.core.errors import DeadlineExceededError
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
+from krm_runner.core.secret import Secret
+from krm_runner.files.watched_file import read_bounded
 from krm_runner.process.spawn import initial_environment
-from krm_runner.rpc.client import RemoteEvaluator
-from krm_runner.settings.evaluation import EvalSettings
+from krm_runner.rpc.client import RemoteEvaluator, Tls
+from krm_runner.rpc.key_pair import check_cas, key_pair
+from krm_runner.settings.evaluation import ClientSecurity, EvalSettings
 from krm_runner.telemetry import logs
 
 _MAX_LOCAL_OUTPUT = 1024**3
@@ -24,7 +28,8 @@ async def evaluator_for(settings: EvalSettings) -> AsyncGenerator[Evaluator]:
     """Whoever is to evaluate the function."""
     logs.configure(level=0, log_format="text")
     if settings.address:
-        async with RemoteEvaluator(settings.address) as remote:
+        tls, token = _tls(settings.security), _token(settings.security)
+        async with RemoteEvaluator(settings.address, tls=tls, token=token) as remote:
             yield remote
         return
     runtime = ExecRuntime(
@@ -56,6 +61,28 @@ async def evaluate(evaluator: Evaluator, settings: EvalSettings, resource_list: 
             return await evaluator.evaluate(request)
     except TimeoutError as error:
         raise DeadlineExceededError(settings.image, after=loop.time() - started) from error
+
+
+def _tls(security: ClientSecurity) -> Tls | None:
+    """ConfigurationError when a file is missing or broken."""
+    if not security.tls:
+        return None
+    files = security.certificates
+    return Tls(
+        cas=check_cas(read_bounded(security.cas), path=security.cas) if security.cas else None,
+        pair=key_pair(
+            [read_bounded(files.certificate), read_bounded(files.key)], certificate=files.certificate, key=files.key
+        )
+        if files
+        else None,
+        server_name=security.server_name,
+    )
+
+
+def _token(security: ClientSecurity) -> Secret | None:
+    if security.token is None:
+        return None
+    return secret_lines(read_bounded(security.token), source=str(security.token), what="token", shortest=1)[0]
 
 
 def _local_environment() -> dict[bytes, bytes]:

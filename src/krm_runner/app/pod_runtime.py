@@ -26,6 +26,7 @@ from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.keeper import Keeper
 from krm_runner.pods.launcher import Launcher
 from krm_runner.pods.node_platform import node_platform
+from krm_runner.pods.pod_tokens import PodTokens, TemplateWithTokens
 from krm_runner.pods.pull_secret import PullSecret
 from krm_runner.pods.services import Services
 from krm_runner.pods.tasks import Tasks
@@ -68,6 +69,7 @@ async def open_pod_runtime(
     pods: PodSettings,
     settings: Settings,
     functions: FunctionLimits,
+    tokens: PodTokens,
     metrics: PodMetrics,
     evaluations: EvaluationMetrics,
 ) -> AsyncGenerator[PodRuntime]:
@@ -88,12 +90,14 @@ async def open_pod_runtime(
             namespace=pods.namespace,
             max_message_bytes=limit,
             pull_secret=secret.name if secret is not None else "",
+            tokens=tokens,
         )
         keeper = Keeper(
             launcher=launcher,
             services=services,
             evidence=Evidence(client, namespace=pods.namespace),
             addresses=Addresses(AddressKind(pods.address), namespace=pods.namespace, services=services),
+            tokens=tokens,
             functions=functions,
             metrics=metrics,
             message_limit=limit,
@@ -101,7 +105,7 @@ async def open_pod_runtime(
             scan_interval=pods.scan_interval,
         )
         metrics.observe_pool(lambda: keeper.size)
-        templates = _templates(client, pods, limit)
+        templates = TemplateWithTokens(_templates(client, pods, limit), tokens)
         evaluator = PodEvaluator(
             images.resolver,
             templates,
@@ -134,7 +138,12 @@ async def open_pod_runtime(
             keeper.template_changed(template)
             renew()
 
+        def on_keys() -> None:
+            keeper.keys_changed(templates.current)
+            renew()
+
         templates.on_change = on_template
+        background.start(tokens.keep(on_keys), name="keys of pods' tokens")
         background.start(templates.keep(), name="pod template")
         background.start(keeper.run(pod_watch), name="pod keeper")
         background.start(functions.watch(renew), name="pod cache configuration")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 import structlog
 
@@ -14,14 +15,18 @@ from krm_runner import __version__
 from krm_runner.app import memory
 from krm_runner.app.exec_runtime import ExecRuntime
 from krm_runner.app.pod_runtime import PodRuntime, function_limits, open_pod_runtime
+from krm_runner.core.bearer_tokens import BearerTokens
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.evaluators.chain import ChainEvaluator
 from krm_runner.evaluators.executable import ExecutableEvaluator
+from krm_runner.files.kept_files import KeptFiles
+from krm_runner.pods.pod_tokens import PodTokens
 from krm_runner.process.executor import Executor
 from krm_runner.process.spawn import initial_environment
 from krm_runner.rpc.evaluate import EvaluateHandler
 from krm_runner.rpc.server import GrpcServer
-from krm_runner.settings import ExecSettings, Settings
+from krm_runner.rpc.server_certificates import ServerCertificates
+from krm_runner.settings import ExecSettings, SecuritySettings, Settings
 from krm_runner.telemetry import exporters, logs
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.pod_metrics import PodMetrics
@@ -37,6 +42,8 @@ async def serve(settings: Settings) -> None:
     # What can be wrong with files is found out before anything is started.
     exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None else None
     functions = function_limits(settings.pod, settings.server) if settings.pod is not None else None
+    pod_tokens = PodTokens(settings.pod.token_keys if settings.pod is not None else None)
+    security = _security(settings.security)
 
     telemetry = exporters.start(settings.exporters)
     metrics = EvaluationMetrics(telemetry.meter)
@@ -51,7 +58,9 @@ async def serve(settings: Settings) -> None:
             _observe(exec_runtime.executor, metrics)
         pod_runtime: PodRuntime | None = None
         if settings.pod is not None and functions is not None:
-            opening = open_pod_runtime(settings.pod, settings, functions, PodMetrics(telemetry.meter), metrics)
+            opening = open_pod_runtime(
+                settings.pod, settings, functions, pod_tokens, PodMetrics(telemetry.meter), metrics
+            )
             pod_runtime = await stack.enter_async_context(opening)
             evaluators.append(pod_runtime.evaluator)
         if not evaluators:
@@ -64,8 +73,11 @@ async def serve(settings: Settings) -> None:
             default_timeout=settings.server.default_timeout,
             default_prefix=settings.server.default_image_prefix,
             log_payloads=settings.log.level >= logs.PAYLOADS,
+            accepted_tokens=security.accepted_tokens,
         )
-        await _serve_until_told(settings, handler, evaluators, exec_runtime, pod_runtime)
+        await _serve_until_told(
+            settings, handler, evaluators, security=security, exec_runtime=exec_runtime, pod_runtime=pod_runtime
+        )
     _log.info("stopped")
 
 
@@ -73,10 +85,18 @@ async def _serve_until_told(
     settings: Settings,
     handler: EvaluateHandler,
     evaluators: Sequence[Evaluator],
+    *,
+    security: _Security,
     exec_runtime: ExecRuntime | None,
     pod_runtime: PodRuntime | None,
 ) -> None:
-    server = GrpcServer(handler, port=settings.server.port, message_limit=settings.server.max_message_bytes)
+    server = GrpcServer(
+        handler,
+        port=settings.server.port,
+        message_limit=settings.server.max_message_bytes,
+        certificates=security.certificates,
+        health_port=settings.security.health_port,
+    )
     signals = _Signals(
         reload=exec_runtime.functions.reload if exec_runtime else _ignore,
         last_words=exec_runtime.executor.kill_all if exec_runtime else _ignore,
@@ -85,6 +105,7 @@ async def _serve_until_told(
         loops = [background.create_task(memory.give_back_when_idle(lambda: handler.calls_arrived))]
         if exec_runtime is not None:
             loops += [background.create_task(loop) for loop in exec_runtime.background()]
+        loops += [background.create_task(loop) for loop in security.background()]
         await server.start()
         memory.settle_objects()
         waits_for_warm_up = settings.pod is not None and settings.pod.wait_for_warm_up
@@ -95,6 +116,7 @@ async def _serve_until_told(
             port=server.port,
             runtimes=",".join(evaluator.runtime for evaluator in evaluators) or "none",
             images=len(exec_runtime.functions.table.executables) if exec_runtime else 0,
+            security=security.in_words,
         )
         received = await signals.wait()
         becoming_ready.cancel()
@@ -121,6 +143,42 @@ def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime
         message_limit=all_settings.server.max_message_bytes,
         max_parallel=settings.max_parallel,
         max_waiting=settings.max_waiting,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Security:
+    """What callers need to be let in; nothing, mostly."""
+
+    certificates: ServerCertificates | None
+    tokens: KeptFiles[BearerTokens] | None
+
+    @property
+    def accepted_tokens(self) -> Callable[[], BearerTokens] | None:
+        """None when no token is asked for."""
+        tokens = self.tokens
+        return None if tokens is None else lambda: tokens.current
+
+    @property
+    def in_words(self) -> str:
+        """For the log."""
+        transport = "plain text"
+        if self.certificates is not None:
+            transport = "mutual TLS" if self.certificates.wants_clients_certificates else "TLS"
+        return transport if self.tokens is None else f"{transport}, tokens"
+
+    def background(self) -> list[Coroutine[object, object, None]]:
+        """What follows the files; never returns."""
+        return [kept.keep() for kept in (self.certificates, self.tokens) if kept is not None]
+
+
+def _security(settings: SecuritySettings) -> _Security:
+    files, tokens = settings.certificates, settings.tokens
+    return _Security(
+        certificates=ServerCertificates(files.certificate, files.key, settings.client_cas) if files else None,
+        tokens=KeptFiles([tokens], parse=lambda found: BearerTokens.parse(found[0], source=str(tokens)))
+        if tokens
+        else None,
     )
 
 

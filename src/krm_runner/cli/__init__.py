@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments[0] if arguments else ""
     if command == "eval":
+        # What gRPC would write to stderr of a handshake that fails is in the error as well. It reads this when loaded.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         return _run("krm_runner.cli.evaluate", "eval_command", arguments[1:])
     if command == "image":
         return _run("krm_runner.cli.image", "image_command", arguments[1:])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from krm_runner.core.function_container import FUNCTION_CONTAINER
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
-from krm_runner.core.pod_manifest import ASKED_FOR, POD_ID_LABEL, RECLAIM_AFTER, TEMPLATE_VERSION
+from krm_runner.core.pod_manifest import ASKED_FOR, POD_ID_LABEL, RECLAIM_AFTER, TEMPLATE_VERSION, TOKEN_NONCE
 
 _UNIX_SECONDS = re.compile(r"[0-9]{1,12}")
 
@@ -32,6 +32,8 @@ class PodFacts:
     template_version: str
     reclaim_after: int | None
     """None when it is missing or unreadable: such a pod is given a new time."""
+    token_nonce: str = ""
+    """What its token is made of, beside a key that runners have."""
 
     @property
     def digest(self) -> str:
@@ -63,6 +65,7 @@ def facts_of(pod: JsonObject) -> PodFacts | None:
         pinned=_function_image(pod),
         template_version=as_text(annotations.get(TEMPLATE_VERSION)),
         reclaim_after=_unix_seconds(as_text(annotations.get(RECLAIM_AFTER))),
+        token_nonce=as_text(annotations.get(TOKEN_NONCE)),
     )
 
 

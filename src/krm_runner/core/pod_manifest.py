@@ -15,6 +15,7 @@ from krm_runner.core.function_container import FUNCTION_CONTAINER, wrapper_argum
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_list, as_object
 from krm_runner.core.pod_template import PodTemplate
+from krm_runner.core.pod_token import TOKEN_VARIABLE, TokenKey
 from krm_runner.core.resources import NO_RESOURCES, Resources
 
 POD_ID_LABEL = "fn.kpt.dev/image"
@@ -23,6 +24,8 @@ TEMPLATE_VERSION = "fn.kpt.dev/template-version"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 ASKED_FOR = "krm-runner/image"
 """The image as it was asked for, in its canonical form: which calls a pod serves, even when the registry is away."""
+TOKEN_NONCE = "krm-runner/token-nonce"  # noqa: S105 - the name of an annotation
+"""What a pod's token is made of, beside its id and a key that is not here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class FunctionPod:
     resources: Resources = NO_RESOURCES
     pull_secret: str = ""
     """The name of a Secret, where there is one."""
+    token_nonce: str = ""
+    """A random text for its token; of no use when the template has no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ def _pod(template: PodTemplate, function: FunctionPod) -> JsonObject:
         RECLAIM_AFTER: str(function.reclaim_after),
         TEMPLATE_VERSION: template.version,
         ASKED_FOR: function.image.reference.canonical,
+        **({TOKEN_NONCE: function.token_nonce} if template.token_key else {}),
     }
     spec = as_object(pod.get("spec"))
     for kind in ("initContainers", "containers"):
@@ -77,6 +83,8 @@ def _pod(template: PodTemplate, function: FunctionPod) -> JsonObject:
     for container in as_list(spec.get("containers")):
         if as_object(container).get("name") == FUNCTION_CONTAINER:
             _put_function(as_object(container), function)
+            if template.token_key is not None:
+                _put_token(as_object(container), template.token_key, function)
     pod = {**pod, "metadata": metadata, "spec": spec}
     return pull_secret.attach(pod, function.pull_secret) if function.pull_secret else pod
 
@@ -88,6 +96,12 @@ def _put_function(container: JsonObject, function: FunctionPod) -> None:
     resources = function.resources.over(container.get("resources"))
     if resources:
         container["resources"] = resources
+
+
+def _put_token(container: JsonObject, key: TokenKey, function: FunctionPod) -> None:
+    token = key.token(pod_id=function.pod_id, nonce=function.token_nonce)
+    others = [entry for entry in as_list(container.get("env")) if as_object(entry).get("name") != TOKEN_VARIABLE]
+    container["env"] = [*others, {"name": TOKEN_VARIABLE, "value": token.reveal()}]
 
 
 def _service(template: PodTemplate, function: FunctionPod) -> JsonObject:

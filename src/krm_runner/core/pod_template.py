@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from krm_runner.core import kubernetes_yaml
@@ -21,6 +21,7 @@ from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.function_container import FUNCTION_CONTAINER, WRAPPER_PORT
 from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 from krm_runner.core.kubernetes_yaml import text_of
+from krm_runner.core.pod_token import TokenKey, keyed_version
 
 _POD_KEY, _SERVICE_KEY = "template", "serviceTemplate"
 _TOP = ("apiVersion", "kind", "metadata", "spec", "status", "annotations")
@@ -39,6 +40,12 @@ class PodTemplate:
     version: str
     """Pods of another version get no new calls."""
     warnings: tuple[str, ...] = ()
+    token_key: TokenKey | None = None
+    """What makes the tokens of its pods, if they want any; see `with_tokens`."""
+
+    def with_tokens(self, key: TokenKey | None) -> PodTemplate:
+        """The same for pods that want tokens; to a runner without the key it is another."""
+        return self if key is None else replace(self, version=keyed_version(self.version, key), token_key=key)
 
 
 def built_in_template(*, wrapper_image: str, max_message_bytes: int) -> PodTemplate:

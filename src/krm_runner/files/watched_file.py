@@ -84,13 +84,17 @@ def signature_of(path: Path) -> Signature:
 async def wait_for_change(path: Path, known: Callable[[], Signature]) -> None:
     """Returns when the file is another than the known version; its absence is a version, too.
 
-    A look a second also sees a ConfigMap's swapped links. A change counts when two looks saw the same: a file that is
-    just being written is not read.
+    A look a second also sees a ConfigMap's swapped links.
     """
+    await wait_for_another(lambda: signature_of(path), known)
+
+
+async def wait_for_another(look: Callable[[], T], known: Callable[[], T]) -> None:
+    """Returns when two looks in a row saw the same, and not what is known: files just being written are not read."""
     previous = known()
     while True:
         await asyncio.sleep(_LOOK_INTERVAL)
-        seen = signature_of(path)
+        seen = look()
         if seen == previous != known():
             return
         previous = seen

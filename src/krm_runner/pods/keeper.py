@@ -52,6 +52,7 @@ from krm_runner.pods.evidence import Evidence
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.launcher import Adopted, Created, Launch, Launcher, NameTaken
 from krm_runner.pods.lease import Explain, Ticket, Wanted
+from krm_runner.pods.pod_tokens import PodTokens
 from krm_runner.pods.services import Services
 from krm_runner.pods.tasks import Tasks
 from krm_runner.pods.ttl_writer import TtlWriter
@@ -94,6 +95,7 @@ class Keeper:
         services: Services,
         evidence: Evidence,
         addresses: Addresses,
+        tokens: PodTokens,
         functions: FunctionLimits,
         metrics: PodMetrics,
         message_limit: int,
@@ -102,12 +104,18 @@ class Keeper:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.census = Census(
-            addresses=addresses, message_limit=message_limit, came=self._came, changed=self._changed, gone=self._gone
+            addresses=addresses,
+            message_limit=message_limit,
+            token=tokens.token_of,
+            came=self._came,
+            changed=self._changed,
+            gone=self._gone,
         )
         """To be kept up to date by a watch of the pods."""
         self._launcher = launcher
         self._services = services
         self._evidence = evidence
+        self._tokens = tokens
         self._functions = functions
         self._metrics = metrics
         self._start_timeout = start_timeout
@@ -215,6 +223,13 @@ class Keeper:
             renewed = self._wanted[function] = replace(wanted, template=template)
             self._perform(self._pool.want(function, renewed.version, now=self._clock()))
 
+    def keys_changed(self, template: PodTemplate | None) -> None:
+        """Pods are good or not by the keys of their tokens, and those are others now."""
+        for attendant in self.census:
+            self._changed(attendant)
+        if template is not None:
+            self.template_changed(template)
+
     # --- what the census says -------------------------------------------------------------------------------------
 
     def _came(self, attendant: Attendant) -> None:
@@ -235,7 +250,7 @@ class Keeper:
             name=facts.name,
             uid=facts.uid,
             function=function,
-            version=Version(facts.digest, facts.template_version),
+            version=Version(facts.digest, self._tokens.version_of(facts)),
             state=attendant.state,
             reclaim_after=facts.reclaim_after,
             why=_held_up(attendant),

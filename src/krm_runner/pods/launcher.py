@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import structlog
@@ -36,6 +37,7 @@ from krm_runner.core.pod_manifest import FunctionPod, Manifests, render
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.resources import NO_RESOURCES, Resources
 from krm_runner.core.service_facts import service_deletion, service_facts_of
+from krm_runner.pods.pod_tokens import PodTokens
 
 T = TypeVar("T")
 
@@ -155,11 +157,20 @@ class _Attempt:
 class Launcher:
     """Of one namespace."""
 
-    def __init__(self, api: Api, *, namespace: str, max_message_bytes: int, pull_secret: str = "") -> None:
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespace: str,
+        max_message_bytes: int,
+        pull_secret: str = "",
+        tokens: PodTokens | None = None,
+    ) -> None:
         self._api = api
         self._namespace = namespace
         self._max_message_bytes = max_message_bytes
         self._pull_secret = pull_secret
+        self._tokens = tokens or PodTokens()
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._services = f"/api/v1/namespaces/{namespace}/services"
 
@@ -228,7 +239,22 @@ class Launcher:
                 reclaim_after=math.ceil(launch.reclaim_after),
                 resources=launch.resources,
                 pull_secret=self._pull_secret,
+                token_nonce=secrets.token_urlsafe(16) if launch.template.token_key else "",
             ),
+        )
+
+    def _claimed(self, pod: JsonObject, launch: Launch) -> Adopted | NameTaken:
+        facts = facts_of(pod)
+        if facts is None:
+            return NameTaken(f'pod "{launch.name}" is none of ours')
+        if _is_going(pod):
+            return NameTaken(f'pod "{launch.name}" is being deleted')
+        version = self._tokens.version_of(facts)
+        if replace(facts, template_version=version).serves(launch.image, template_version=launch.template.version):
+            return Adopted(facts.uid)
+        return NameTaken(
+            f'pod "{launch.name}" serves {facts.asked_for or "an unknown image"} '
+            f"as {facts.pinned or 'an unknown image'} by template version {facts.template_version or 'unknown'}"
         )
 
     async def _is_gone(self, facts: PodFacts) -> bool:
@@ -282,7 +308,7 @@ class Launcher:
             made = await self._api.create(self._pods, attempt.manifests.pod, timeout=attempt.seconds)
         except KubernetesConflictError as conflict:
             found = await self._find(f"{self._pods}/{attempt.launch.name}", attempt, conflict)
-            return _claimed(found, attempt.launch)
+            return self._claimed(found, attempt.launch)
         return Created(_uid(made))
 
     async def _make_service(
@@ -347,20 +373,6 @@ async def _end(work: asyncio.Task[Launched]) -> None:
     finally:
         work.cancel()
     await asyncio.wait({work})
-
-
-def _claimed(pod: JsonObject, launch: Launch) -> Adopted | NameTaken:
-    facts = facts_of(pod)
-    if facts is None:
-        return NameTaken(f'pod "{launch.name}" is none of ours')
-    if _is_going(pod):
-        return NameTaken(f'pod "{launch.name}" is being deleted')
-    if facts.serves(launch.image, template_version=launch.template.version):
-        return Adopted(facts.uid)
-    return NameTaken(
-        f'pod "{launch.name}" serves {facts.asked_for or "an unknown image"} as {facts.pinned or "an unknown image"}'
-        f" by template version {facts.template_version or 'unknown'}"
-    )
 
 
 def _say(launch: Launch, result: Launched) -> None:

@@ -38,11 +38,18 @@ _BACKOFF = Backoff(first=0.2, longest=2.0)
 class TemplateSource(Protocol):
     """Who knows the template that counts."""
 
-    current: PodTemplate | None
-    problem: str
-    """Why there is no template, or why the newest is refused; empty when all is well."""
     on_change: Callable[[PodTemplate], None]
     """Hears of every new one."""
+
+    @property
+    def current(self) -> PodTemplate | None:
+        """None while there is none."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """Why there is no template, or why the newest is refused; empty when all is well."""
+        ...
 
     async def load(self, *, timeout: float) -> None:
         """Returns when it is known what there is, or the time is over."""

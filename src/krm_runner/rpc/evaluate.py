@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NoReturn, cast
 
@@ -12,11 +13,13 @@ import structlog
 from opentelemetry.trace import Tracer
 
 from krm_runner.core import image_ref
+from krm_runner.core.bearer_tokens import HEADER, BearerTokens
 from krm_runner.core.errors import (
     EvaluationError,
     InvalidRequestError,
     MessageTooLargeError,
     ShuttingDownError,
+    UnauthenticatedError,
     UnexpectedError,
 )
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
@@ -81,6 +84,7 @@ class EvaluateHandler:
         default_timeout: float,
         default_prefix: str,
         log_payloads: bool,
+        accepted_tokens: Callable[[], BearerTokens] | None = None,
     ) -> None:
         self._evaluator = evaluator
         self._metrics = metrics
@@ -91,6 +95,7 @@ class EvaluateHandler:
             functools.partial(image_ref.parse, default_prefix=default_prefix)
         )
         self._log_payloads = log_payloads
+        self._accepted_tokens = accepted_tokens
         self._under_way: set[asyncio.Task[object]] = set()
         self._stopping = False
         self.calls_arrived = 0
@@ -98,9 +103,10 @@ class EvaluateHandler:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What the server needs to serve it: no (de)serializers, so that messages stay bytes."""
-        return grpc.method_handlers_generic_handler(
+        serving = grpc.method_handlers_generic_handler(
             SERVICE_NAME, {"EvaluateFunction": grpc.unary_unary_rpc_method_handler(self._serve)}
         )
+        return serving if self._accepted_tokens is None else _Door(serving, self._accepted_tokens, self._turn_away)
 
     @property
     def calls_under_way(self) -> int:
@@ -139,6 +145,16 @@ class EvaluateHandler:
                     span.update(image=call.image, runtime=call.runtime, code=call.code)
         finally:
             self._under_way.discard(task)
+            self._report(call)
+
+    async def _turn_away(self, error: UnauthenticatedError, _: AsyncIterator[bytes], context: _Context) -> NoReturn:
+        """A call of somebody unknown; its message stays unread."""
+        self._metrics.arrived()
+        call = _Call(started=asyncio.get_running_loop().time(), request_bytes=0)
+        call.facts["peer"] = context.peer()
+        try:
+            await self._refuse(call, error, context)
+        finally:
             self._report(call)
 
     async def _answer(self, call: _Call, message: bytes, context: _Context) -> bytes:
@@ -238,3 +254,28 @@ class EvaluateHandler:
             response_bytes=call.response_bytes,
             **call.facts,
         )
+
+
+class _Door(grpc.GenericRpcHandler):
+    """Looks at a call's token before anything else, even before its message is received."""
+
+    def __init__(
+        self,
+        inside: grpc.GenericRpcHandler,
+        accepted: Callable[[], BearerTokens],
+        turn_away: Callable[[UnauthenticatedError, AsyncIterator[bytes], _Context], Awaitable[NoReturn]],
+    ) -> None:
+        self._inside = inside
+        self._accepted = accepted
+        self._turn_away = turn_away
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        found = self._inside.service(handler_call_details)
+        if found is None:
+            return None
+        metadata = handler_call_details.invocation_metadata or ()
+        fault = self._accepted().fault([str(value) for key, value in metadata if key == HEADER])
+        if not fault:
+            return found
+        # Of a method that takes a stream nothing is read that it does not ask for.
+        return grpc.stream_unary_rpc_method_handler(functools.partial(self._turn_away, UnauthenticatedError(fault)))

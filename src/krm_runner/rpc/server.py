@@ -1,4 +1,8 @@
-"""The gRPC server as a whole: one port, three services, and an end that loses no call."""
+"""The gRPC server as a whole: one port, three services, and an end that loses no call.
+
+Probes of the kubelet speak no TLS. For them health, and nothing else, is also served on a port of its own, in plain
+text, where that is asked for.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from krm_runner.rpc import health as health_service
 from krm_runner.rpc.evaluate import EvaluateHandler
 from krm_runner.rpc.health import Health
 from krm_runner.rpc.reflection import Reflection
+from krm_runner.rpc.server_certificates import ServerCertificates
 
 _log = structlog.get_logger("krm_runner.rpc")
 
@@ -22,12 +27,22 @@ both sizes and the name of the flag; what is larger still is cut off by gRPC, wi
 
 _MAX_INT = 2**31 - 1
 _LAST_GRACE = 0.5
+# Two runners on one port would share its calls without a word.
+_ALONE_ON_THE_PORT = ("grpc.so_reuseport", 0)
 
 
 class GrpcServer:
-    """Listens on one port; plain text, as Porch speaks it."""
+    """Listens on one port; in plain text, as Porch speaks it, unless it is given certificates."""
 
-    def __init__(self, evaluate_handler: EvaluateHandler, *, port: int, message_limit: int) -> None:
+    def __init__(
+        self,
+        evaluate_handler: EvaluateHandler,
+        *,
+        port: int,
+        message_limit: int,
+        certificates: ServerCertificates | None = None,
+        health_port: int = 0,
+    ) -> None:
         self._evaluate = evaluate_handler
         self._health = Health([evaluate.SERVICE_NAME])
         self._reflection = Reflection([evaluate.SERVICE_NAME, health_service.SERVICE_NAME])
@@ -35,8 +50,7 @@ class GrpcServer:
             options=(
                 ("grpc.max_receive_message_length", min(_MAX_INT, max(2 * message_limit, _CLEAR_REFUSAL_LIMIT))),
                 ("grpc.max_send_message_length", -1),
-                # Two runners on one port would share its calls without a word.
-                ("grpc.so_reuseport", 0),
+                _ALONE_ON_THE_PORT,
                 # Porch keeps one connection for ever and may ping it while it is idle.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
                 ("grpc.keepalive_permit_without_calls", 1),
@@ -49,13 +63,17 @@ class GrpcServer:
                 *self._reflection.handlers(),
             )
         )
-        try:
-            self.port: int = self._server.add_insecure_port(f"[::]:{port}")
-        except RuntimeError as error:
-            raise ServeError(f"cannot listen on port {port}: it is in use, or not allowed to this user") from error
+        self.port = _listen(self._server, port, certificates)
+        self._health_server: grpc.aio.Server | None = None
+        if health_port:
+            self._health_server = grpc.aio.server(options=(_ALONE_ON_THE_PORT,))
+            self._health_server.add_generic_rpc_handlers((self._health.handler(),))
+            _listen(self._health_server, health_port, None)
 
     async def start(self) -> None:
         """Accept connections; health says NOT_SERVING until it is told otherwise."""
+        if self._health_server is not None:
+            await self._health_server.start()
         await self._server.start()
 
     def set_serving(self, serving: bool) -> None:
@@ -80,3 +98,17 @@ class GrpcServer:
             if not done:
                 _log.warning("time is over: calls are cancelled", calls=self._evaluate.calls_under_way)
                 self._evaluate.stop_calls()
+        if self._health_server is not None:
+            await self._health_server.stop(grace=None)
+
+
+def _listen(server: grpc.aio.Server, port: int, certificates: ServerCertificates | None) -> int:
+    """The port that it is, in the end."""
+    address = f"[::]:{port}"
+    try:
+        if certificates is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, certificates.credentials())
+    except RuntimeError as error:
+        also = "" if certificates is None else ", or gRPC does not take its certificate"
+        raise ServeError(f"cannot listen on port {port}: it is in use, or not allowed to this user{also}") from error

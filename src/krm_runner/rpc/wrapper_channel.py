@@ -11,6 +11,7 @@ on trying although nobody asks. So such a channel is thrown away, and the next c
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,8 +19,10 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
+from krm_runner.core.bearer_tokens import HEADER, authorization
 from krm_runner.core.errors import DeadlineExceededError, EvaluationError, PodLostError, RemoteError
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
+from krm_runner.core.secret import Secret
 from krm_runner.rpc import wire
 from krm_runner.rpc.connection_trouble import Trouble, trouble_of
 from krm_runner.rpc.evaluate import METHOD
@@ -92,8 +95,17 @@ class _Link:
 class WrapperChannel:
     """Calls one pod; made without a connection, which the first call opens."""
 
-    def __init__(self, target: Target, *, pod: str, message_limit: int) -> None:
+    def __init__(
+        self,
+        target: Target,
+        *,
+        pod: str,
+        message_limit: int,
+        token: Callable[[], Secret | None] = lambda: None,
+    ) -> None:
+        """`token` is asked for every call what the pod wants to be shown."""
         self._target = target
+        self._token = token
         self._pod = pod
         # An answer of the wrapper is at most so large, and gRPC counts nothing but the message itself.
         self._message_limit = message_limit
@@ -133,8 +145,8 @@ class WrapperChannel:
         cancellations = _cancellations()
         link.calls += 1
         try:
-            message = await link.evaluate(wire.encode_request(request.image, request.resource_list), timeout=timeout)
-            return self._result(request, message)
+            message = wire.encode_request(request.image, request.resource_list)
+            return self._result(request, await link.evaluate(message, timeout=timeout, metadata=self._metadata))
         except grpc.aio.AioRpcError as error:
             raise await self._failure(request, error, link, started) from error
         except asyncio.CancelledError as cancelled:
@@ -155,6 +167,11 @@ class WrapperChannel:
         self._dropped.clear()
         for link in links:
             await link.close()
+
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...] | None:
+        token = self._token()
+        return None if token is None else ((HEADER, authorization(token.reveal())),)
 
     def _is_ended_by_us(self, cancellations: int) -> bool:
         """Calls that `close` ends look like calls whose own task is cancelled."""
@@ -185,7 +202,9 @@ class WrapperChannel:
         cancellations = _cancellations()
         link.calls += 1
         try:
-            answer = await link.check(_WHOLE_SERVER, timeout=max(0.0, timeout), wait_for_ready=wait_for_ready)
+            answer = await link.check(
+                _WHOLE_SERVER, timeout=max(0.0, timeout), wait_for_ready=wait_for_ready, metadata=self._metadata
+            )
             return _health_in_words(answer)
         except grpc.aio.AioRpcError as error:
             code, text = error.code(), error.details() or ""
@@ -237,6 +256,9 @@ class WrapperChannel:
     def _answered(
         self, request: EvaluationRequest, code: grpc.StatusCode, text: str, details: Details
     ) -> EvaluationError:
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            # Not the caller's fault: the pod's token is another than its annotations say.
+            return self._lost(request, Trouble("it does not accept this runner's token", reached=False))
         if details.reason == _ENDING:
             reached = details.facts.get("started") != "false"
             return self._lost(request, Trouble("it is shutting down", reached))

@@ -8,13 +8,16 @@ from krm_runner.settings.model import (
     parse_settings,
 )
 from krm_runner.settings.registries import RegistrySettings
+from krm_runner.settings.security import CertificateFiles, SecuritySettings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
 
 __all__ = [
     "SERVE_FLAGS",
+    "CertificateFiles",
     "ExecSettings",
     "PodSettings",
     "RegistrySettings",
+    "SecuritySettings",
     "ServerSettings",
     "Settings",
     "parse_settings",

@@ -11,10 +11,12 @@ from krm_runner.core import image_ref
 from krm_runner.core.duration import positive_duration
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.image_ref import ImageRef
-from krm_runner.settings.go_flags import Flag, boolean, parse_flags
+from krm_runner.settings.go_flags import Flag, ParsedFlags, boolean, parse_flags
+from krm_runner.settings.security import CertificateFiles, certificate_files, optional_path
 
 _WHAT = "What to run"
 _WHERE = "Where to run it"
+_SAFELY = "How to reach the runner"
 _RESULT = "What to do with the result"
 
 EVAL_FLAGS: tuple[Flag, ...] = (
@@ -31,9 +33,27 @@ EVAL_FLAGS: tuple[Flag, ...] = (
         "ghcr.io/kptdev/krm-functions-catalog",
         "put before an image without registry and path",
     ),
+    Flag("tls", _SAFELY, "false", "by TLS, trusting the CAs of this system", boolean, is_boolean=True),
+    Flag("tls-ca-file", _SAFELY, "", "by TLS, trusting the CAs of this file instead"),
+    Flag("tls-server-name", _SAFELY, "", "by TLS, to a runner whose certificate has this name, not the address's"),
+    Flag("tls-cert-file", _SAFELY, "", "by TLS, with this certificate of our own"),
+    Flag("tls-key-file", _SAFELY, "", "its private key"),
+    Flag("token-file", _SAFELY, "", "file with a bearer token in its first line"),
     Flag("output", _RESULT, "", "stdout, unwrap (documents), or a new folder; empty: the package itself", short="o"),
     Flag("results-dir", _RESULT, "", "folder for results.yaml, a FunctionResultList"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """How a runner is reached: in plain text, unless something is set."""
+
+    tls: bool = False
+    cas: Path | None = None
+    """None: those of the system."""
+    server_name: str = ""
+    certificates: CertificateFiles | None = None
+    token: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +69,7 @@ class EvalSettings:
     include_meta: bool
     timeout: float
     address: str
+    security: ClientSecurity
     functions: Path
     function_table: Path
     function_table_is_required: bool
@@ -81,6 +102,7 @@ def parse_eval_settings(argv: Sequence[str]) -> EvalSettings:
         include_meta=cast(bool, flags.values["include-meta-resources"]),
         timeout=cast(float, flags.values["timeout"]),
         address=text["address"],
+        security=_security(flags),
         functions=Path(text["functions"]),
         function_table=Path(text["config"]),
         function_table_is_required="config" in flags.given,
@@ -88,6 +110,21 @@ def parse_eval_settings(argv: Sequence[str]) -> EvalSettings:
         output=text["output"] or ("stdout" if package == "-" else ""),
         results_dir=Path(text["results-dir"]) if text["results-dir"] else None,
     )
+
+
+def _security(flags: ParsedFlags) -> ClientSecurity:
+    cas, certificates = optional_path(flags, "tls-ca-file"), certificate_files(flags)
+    server_name = cast(str, flags.values["tls-server-name"])
+    security = ClientSecurity(
+        tls=bool(flags.values["tls"] or cas or certificates or server_name),
+        cas=cas,
+        server_name=server_name,
+        certificates=certificates,
+        token=optional_path(flags, "token-file"),
+    )
+    if security != ClientSecurity() and not flags.values["address"]:
+        raise ConfigurationError("--tls... and --token-file are for a runner; name it with --address")
+    return security
 
 
 def _key_values(pairs: Sequence[str]) -> dict[str, str]:

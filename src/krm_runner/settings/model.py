@@ -12,6 +12,7 @@ from krm_runner.core import image_ref
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.settings.go_flags import ParsedFlags, parse_flags
 from krm_runner.settings.registries import RegistrySettings, registry_settings
+from krm_runner.settings.security import SecuritySettings, optional_path, security_settings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
 from krm_runner.telemetry.exporters import METRICS_EXPORTERS, OTLP_PROTOCOLS, TRACES_EXPORTERS, ExporterChoice
 
@@ -69,6 +70,8 @@ class PodSettings:
     retry_lost_calls: bool
     wait_for_warm_up: bool
     """Only ever true when there is a warm-up."""
+    token_keys: Path | None
+    """Where there is one, pods want tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Settings:
     exec: ExecSettings | None
     pod: PodSettings | None
     registries: RegistrySettings
+    security: SecuritySettings
 
 
 def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -108,6 +112,7 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         exec=None if "exec" in disabled else _exec_settings(flags),
         pod=None if "pod" in disabled else _pod_settings(flags, environment),
         registries=registry_settings(flags),
+        security=security_settings(flags, port=server.port),
     )
 
 
@@ -164,6 +169,7 @@ def _pod_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> PodSett
         address=cast(Literal["service-name", "cluster-ip", "pod-ip"], flags.values["pod-address"]),
         retry_lost_calls=cast(bool, flags.values["retry-lost-calls"]),
         wait_for_warm_up=warm_up and cast(bool, flags.values["wait-for-warm-up"]),
+        token_keys=optional_path(flags, "pod-token-key-file"),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from krm_runner.core.duration import duration, positive_duration
 from krm_runner.settings.go_flags import Flag, boolean, choice, integer
 from krm_runner.settings.registries import REGISTRY_FLAGS
+from krm_runner.settings.security import SECURITY_FLAGS
 
 RUNTIMES = ("exec", "pod")
 
@@ -123,4 +124,5 @@ SERVE_FLAGS: tuple[Flag, ...] = (
     Flag("max-waitlist-length", POD, "2", "calls per pod before another pod is started", integer(1, 1_000_000)),
     Flag("max-parallel-pods-per-function", POD, "1", "pods that one function may have", integer(1, 10_000)),
     *REGISTRY_FLAGS,
+    *SECURITY_FLAGS,
 )

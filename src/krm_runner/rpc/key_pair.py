@@ -1,0 +1,76 @@
+"""A certificate and its private key in PEM, checked before gRPC gets them: gRPC says nothing of what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from krm_runner.core.errors import ConfigurationError
+
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+_KEY = re.compile(rb"-----BEGIN ([A-Z]+ )*PRIVATE KEY-----")
+_WORDS = {
+    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
+    "KEY_TYPE_MISMATCH": "the key is not that of the certificate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """Which belong together."""
+
+    chain: bytes
+    """The certificate first, and then those that lead to its CA."""
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "KeyPair([hidden])"
+
+
+def key_pair(contents: Sequence[bytes], *, certificate: Path, key: Path) -> KeyPair:
+    """The pair of the two files with these contents; ConfigurationError says what is wrong with them."""
+    pair = KeyPair(contents[0], contents[1])
+    if _CERTIFICATE not in pair.chain:
+        raise ConfigurationError(f"{certificate} has no certificate in PEM")
+    if not _KEY.search(pair.key):
+        raise ConfigurationError(f"{key} has no private key in PEM")
+    if b"ENCRYPTED" in pair.key:
+        raise ConfigurationError(f"{key} is encrypted; a key without a password is needed")
+    try:
+        _load(pair)
+    except ssl.SSLError as error:
+        why = _WORDS.get(error.reason or "") or f"they cannot be read ({_in_a_line(error)})"
+        raise ConfigurationError(f"{certificate} and {key}: {why}") from error
+    return pair
+
+
+def check_cas(content: bytes, *, path: Path) -> bytes:
+    """The certificates of CAs in a file; ConfigurationError when there are none."""
+    if _CERTIFICATE not in content:
+        raise ConfigurationError(f"{path} has no certificate in PEM")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("utf-8", "replace"))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigurationError(f"{path}: its certificates cannot be read ({_in_a_line(error)})") from error
+    return content
+
+
+def _load(pair: KeyPair) -> None:
+    """As OpenSSL reads it, which takes files only; one in memory, so that the key is written nowhere."""
+    descriptor = os.memfd_create("key-pair")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(pair.chain + b"\n" + pair.key)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=b"")
+    finally:
+        os.close(descriptor)
+
+
+def _in_a_line(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason or error).lower().replace("_", " ")
