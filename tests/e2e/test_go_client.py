@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from integration.conftest import Installation
+from support.certificates import Authority
 from support.machine import ROOT
 from support.runner import RunnerProcess
 
@@ -71,3 +73,33 @@ def test_an_error_has_its_code_message_and_details(grpcurl: Path, runner: Runner
     assert "Code: NotFound" in answer.stderr
     assert 'Message: function "no-such-function" not found' in answer.stderr
     assert '"reason": "FUNCTION_NOT_FOUND"' in answer.stderr
+
+
+def test_a_stock_client_with_a_certificate_and_a_token(
+    grpcurl: Path, installation: Installation, tmp_path: Path
+) -> None:
+    image = installation.add("copy", "#!/bin/sh\nexec cat\n")
+    authority = Authority(tmp_path / "ca")
+    (certificate, key), (own, own_key) = authority.sign("runner"), authority.sign("caller", usage="clientAuth")
+    (tmp_path / "tokens").write_text("dGhlIHRva2VuIG9mIGEgdGVzdA==\n")
+    runner = installation.start(
+        f"--tls-cert-file={certificate}", f"--tls-key-file={key}", f"--tls-client-ca-file={authority.certificate}",
+        f"--auth-token-file={tmp_path / 'tokens'}",
+    )  # fmt: skip
+    trust, identity = ["-cacert", str(authority.certificate)], ["-cert", str(own), "-key", str(own_key)]
+    token = ["-H", "authorization: Bearer dGhlIHRva2VuIG9mIGEgdGVzdA=="]
+    request = json.dumps({"image": image, "resource_list": base64.b64encode(b"x" * 2_000_000).decode()})
+
+    def secured(*arguments: str) -> subprocess.CompletedProcess[str]:
+        method = "evaluator.FunctionEvaluator/EvaluateFunction"
+        return subprocess.run(
+            [grpcurl, *arguments, "-d", "@", runner.address, method],
+            input=request, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    # The function answers what is no ResourceList: that it was called at all is the point here.
+    assert "its output is not a ResourceList" in secured(*trust, *identity, *token).stderr
+    without = secured(*trust, *identity)
+    assert "Code: Unauthenticated" in without.stderr
+    assert "the call has no token" in without.stderr
+    assert "Failed to dial target host" in secured(*trust, *token).stderr

@@ -16,6 +16,7 @@ from krm_runner.core.pod_facts import PodFacts, deletion, extension, facts_of
 from krm_runner.core.pod_manifest import FunctionPod, Manifests, render
 from krm_runner.core.pod_status import Starting, pod_status
 from krm_runner.core.pod_template import PodTemplate, built_in_template
+from krm_runner.core.pod_token import TokenKeys
 from krm_runner.core.resources import Resources
 from unit.test_pod_template import seed_template
 
@@ -93,6 +94,20 @@ def test_the_built_in_pod_and_its_service_are_taken_where_restricted_is_enforced
     assert as_object(as_object(service["spec"])["selector"]) == {"fn.kpt.dev/image": facts(pod).pod_id}
     selected = kubectl.run("get", "pods", "-n", RESTRICTED, "-l", f"fn.kpt.dev/image={facts(pod).pod_id}", "-o", "name")
     assert selected.split() == [f"pod/{facts(pod).name}"]
+
+
+def test_a_pod_with_a_token_is_taken_where_restricted_is_enforced(kubectl: Kubectl) -> None:
+    keys = TokenKeys.parse(b"k" * 40, source="keys")
+    template = BUILT_IN.with_tokens(keys.first)
+    asked = image("example.com/with-token:v1")
+    name = pod_id(asked.reference, asked.digest, 1)
+    made = render(template, FunctionPod(name, RESTRICTED, asked, 6291456, 1_800_000_000, token_nonce="bm9uY2U"))
+    seen = facts(kubectl.create(made.pod))
+    assert seen.serves(asked, template_version=template.version)
+    assert not seen.serves(asked, template_version=BUILT_IN.version)
+    token = keys.token(version=seen.template_version, pod_id=seen.pod_id, nonce=seen.token_nonce)
+    assert token is not None
+    assert token.reveal() in str(made.pod)
 
 
 def test_the_specifications_example_is_taken_where_nothing_is_enforced(kubectl: Kubectl) -> None:

@@ -14,11 +14,15 @@ from krm_runner.core.image_fault import FaultKind, ImageFault
 from krm_runner.core.image_map import parse_image_map
 from krm_runner.core.pod_cache_config import parse_pod_cache_config
 from krm_runner.rpc.status import code_of
+from krm_runner.settings import SERVE_FLAGS, parse_settings
+from krm_runner.settings.evaluation import EVAL_FLAGS
+from krm_runner.settings.security import SECURITY_FLAGS
 from support.runner import write_config, write_function
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = (ROOT / "docs" / "functions.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+SECURITY = (ROOT / "docs" / "security.md").read_text()
 REGISTRIES = (ROOT / "docs" / "registries.md").read_text()
 
 
@@ -80,3 +84,26 @@ def test_the_pod_cache_configuration_of_the_configuration_page_is_one() -> None:
         (1800.0, 2),
         (None, None),
     ]
+
+
+def test_the_manifests_of_the_security_page_name_flags_and_files_that_there_are() -> None:
+    deployments = [yaml.safe_load(block) for block in blocks(SECURITY, "yaml") if "args:" in block]
+    assert len(deployments) == 3
+    for deployment in deployments:
+        (container,) = deployment["containers"]
+        folders = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        settings = parse_settings(container["args"], {"WRAPPER_SERVER_IMAGE": "example.com/wrapper:v1"})
+        assert settings.pod is not None
+        files = [settings.security.tokens, settings.pod.token_keys]
+        if settings.security.certificates is not None:
+            files += [settings.security.certificates.certificate, settings.security.certificates.key]
+            assert settings.security.health_port == container["readinessProbe"]["grpc"]["port"]
+        assert any(files)
+        assert all(str(file.parent) in folders for file in files if file is not None)
+        assert set(folders.values()) == {volume["name"] for volume in deployment["volumes"]}
+
+
+def test_every_flag_of_the_security_page_is_one() -> None:
+    named = set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", SECURITY)) - {"from-file"}
+    assert named <= {flag.name for flag in (*SERVE_FLAGS, *EVAL_FLAGS)}
+    assert {flag.name for flag in SECURITY_FLAGS} <= named
