@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class Kubelet:
         """Pods as they were created."""
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[Kubelet]:
+    async def at_work(self) -> AsyncGenerator[Kubelet]:
         task = asyncio.create_task(self._work())
         try:
             yield self

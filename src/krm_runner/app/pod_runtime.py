@@ -68,6 +68,7 @@ class PodRuntime:
 async def open_pod_runtime(
     pods: PodSettings,
     settings: Settings,
+    *,
     functions: FunctionLimits,
     tokens: PodTokens,
     metrics: PodMetrics,

@@ -59,7 +59,12 @@ async def serve(settings: Settings) -> None:
         pod_runtime: PodRuntime | None = None
         if settings.pod is not None and functions is not None:
             opening = open_pod_runtime(
-                settings.pod, settings, functions, pod_tokens, PodMetrics(telemetry.meter), metrics
+                settings.pod,
+                settings,
+                functions=functions,
+                tokens=pod_tokens,
+                metrics=PodMetrics(telemetry.meter),
+                evaluations=metrics,
             )
             pod_runtime = await stack.enter_async_context(opening)
             evaluators.append(pod_runtime.evaluator)
