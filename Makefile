@@ -56,7 +56,7 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 wrapper: ## build the wrapper server: wrapper/target/release/wrapper-server
 	sh wrapper/build.sh
 
-images: $(VENV)/.dev wrapper ## write the wrapper image as an OCI archive: build/images/
+images: $(VENV)/.dev wrapper ## write the images as OCI archives, with their parts lists: build/images/
 	@python -m images
 
 bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--help)
@@ -76,6 +76,7 @@ lock: $(VENV)/.dev ## pin the newest versions of all dependencies, with hashes
 		uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 			requirements/$$name.in -o requirements/$$name.txt || exit 1; \
 	done
+	python -m images.debian >/dev/null
 
 clean: ## remove everything that was built here
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist wrapper/target

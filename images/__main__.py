@@ -1,11 +1,21 @@
-"""Writes the images as OCI archives: build/images/NAME.tar. Tools such as skopeo, crane, ctr and podman read them."""
+"""Writes the images as OCI archives with what they are made of: build/images/NAME.tar and NAME.cdx.json.
+
+Tools such as skopeo, crane, ctr and podman read them. `--root DIRECTORY` writes the files of the runner's image into a
+directory instead: that is how its Dockerfile builds it.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
+from cyclonedx.model.component import Component
+
+from images import function_runner, sbom
+from images.debian import PackageError
 from images.oci import Image, Link, SameAs, single_layer
 
 ROOT = Path(__file__).parent.parent
@@ -15,6 +25,11 @@ NONROOT = "65532"
 
 _ELF_MACHINE = slice(18, 20)
 _ARCHITECTURES = {b"\x3e\x00": "amd64", b"\xb7\x00": "arm64"}
+
+
+def cache_directory() -> Path:
+    """What was fetched is kept here."""
+    return Path(os.environ.get("KRM_IMAGE_CACHE") or Path.home() / ".cache" / "krm-runner" / "images")
 
 
 def version() -> str:
@@ -53,15 +68,39 @@ def wrapper_server_image(program: Path = WRAPPER) -> Image:
     )
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
     """Write them all."""
     if not WRAPPER.exists():
         sys.exit("images: the wrapper server is not built: make wrapper")
-    image = wrapper_server_image()
-    archive = OUTPUT / "wrapper-server.tar"
-    image.write_archive(archive, f"krm-runner/wrapper-server:{version()}")
+    try:
+        if argv[:1] == ["--root"] and len(argv) == 2:
+            function_runner.stage(function_runner.files(WRAPPER, cache_directory()), Path(argv[1]))
+            return
+        if argv:
+            sys.exit("images: the only argument is --root DIRECTORY")
+        parts = function_runner.build(WRAPPER, cache_directory())
+    except PackageError as error:
+        sys.exit(f"images: {error}")
+    _write("wrapper-server", wrapper_server_image(), version(), sbom.crates())
+    _write("function-runner", parts.image, function_runner.version(), function_runner_components(parts))
+
+
+def function_runner_components(parts: function_runner.Parts) -> list[Component]:
+    """Everything that the runner's image holds."""
+    return [
+        sbom.service(function_runner.version()),
+        *sbom.debian_components(parts.packages),
+        *sbom.python_components(parts.wheels),
+        *sbom.crates(),
+    ]
+
+
+def _write(name: str, image: Image, stamp: str, components: list[Component]) -> None:
+    archive = OUTPUT / f"{name}.tar"
+    image.write_archive(archive, f"krm-runner/{name}:{stamp}")
+    sbom.write(OUTPUT / f"{name}.cdx.json", image, name=name, version=stamp, components=components)
     print(f"{archive.relative_to(ROOT)}  {image.architecture}  {image.digest}  {archive.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -63,7 +63,7 @@ class Layer:
         Path(file.name).rename(path)
 
 
-def single_layer(files: Mapping[str, Content], *, has_tmp: bool = True) -> Layer:
+def single_layer(files: Mapping[str, Content], *, has_tmp: bool = True, compresslevel: int = 1) -> Layer:
     """Path in the image → content: of a file on this machine, or given; scripts and programs can be executed."""
     packed = io.BytesIO()
     made: set[PurePosixPath] = set()
@@ -75,7 +75,7 @@ def single_layer(files: Mapping[str, Content], *, has_tmp: bool = True) -> Layer
             _add_directories(archive, path.parent, made)
             _add_file(archive, path, content)
     plain = packed.getvalue()
-    return Layer(gzip.compress(plain, compresslevel=1, mtime=0), _digest(plain))
+    return Layer(gzip.compress(plain, compresslevel=compresslevel, mtime=0), _digest(plain))
 
 
 @dataclass(frozen=True)
