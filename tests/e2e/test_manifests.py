@@ -20,6 +20,7 @@ from images.function_runner import version
 from krm_runner.core.built_in_template import built_in_pod, built_in_service
 from krm_runner.core.pod_cache_config import parse_pod_cache_config
 from krm_runner.core.pod_template import template_of
+from krm_runner.core.rights import Place, rights_needed
 from krm_runner.settings import parse_settings
 from support.machine import ROOT
 from support.manifests import (
@@ -183,16 +184,6 @@ def test_the_network_lets_only_the_runner_in_and_nothing_out(render: Render) -> 
     assert source["podSelector"]["matchLabels"] == {"app": "function-runner"}
 
 
-# What the code asks the API server for; a verb that is not in here is not granted.
-NEEDED = {
-    (FUNCTIONS, "pods"): {"create", "delete", "get", "list", "patch", "watch"},
-    (FUNCTIONS, "services"): {"create", "delete", "get", "list", "watch"},
-    (FUNCTIONS, "pods/log"): {"get"},
-    (FUNCTIONS, "events"): {"list"},
-    (SYSTEM, "configmaps"): {"get", "list", "watch"},
-}
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_roles_grant_what_is_used_and_no_more(render: Render, variant: str) -> None:
     manifests = render(variant)
@@ -206,9 +197,10 @@ def test_the_roles_grant_what_is_used_and_no_more(render: Render, variant: str) 
                 granted[place] = granted.get(place, set()) | set(rule["verbs"])
                 if resource in ("configmaps", "secrets") and rule["verbs"] != ["create"]:
                     assert rule.get("resourceNames"), f"{resource} of any name"
-    expected = dict(NEEDED)
-    if "private-registries" in variant:
-        expected[FUNCTIONS, "secrets"] = {"create", "get", "update"}
+    expected: dict[tuple[str, str], set[str]] = {}
+    for right in rights_needed(template=True, private_registries="private-registries" in variant):
+        place = (SYSTEM if right.place is Place.OWN else FUNCTIONS, right.resource)
+        expected.setdefault(place, set()).add(right.verb)
     assert granted == expected
 
 

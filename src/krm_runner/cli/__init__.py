@@ -19,6 +19,7 @@ krm-runner runs KRM functions for Porch and kpt.
 Usage: krm-runner COMMAND [FLAGS]
 
 Commands:
+  doctor     look at an installation: what works, and what to mend
   eval       run one function on a package, here or by a runner
   image      look an image up in its registry, as the pod runtime does
   serve      serve functions over gRPC (also installed as function-runner)
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_process()
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments[0] if arguments else ""
+    if command == "doctor":
+        return _run("krm_runner.cli.doctor", "doctor_command", arguments[1:])
     if command == "eval":
         # What gRPC would write to stderr of a handshake that fails is in the error as well. It reads this when loaded.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -109,9 +109,11 @@ class KubeClient:
         content = await self._request("get", "GET", path, query=query, timeout=timeout, accept="*/*", limit=limit)
         return content.decode(errors="replace")
 
-    async def create(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject:
+    async def create(
+        self, path: str, body: JsonObject, *, query: Mapping[str, str] | None = None, timeout: float | None = None
+    ) -> JsonObject:
         """The new object as the server has it."""
-        return _json(await self._request("create", "POST", path, body=body, timeout=timeout))
+        return _json(await self._request("create", "POST", path, query=query, body=body, timeout=timeout))
 
     async def replace(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject:
         """The object as the server has it now; KubernetesConflictError when its resourceVersion is an old one."""
