@@ -27,6 +27,7 @@ e2e: $(VENV)/.dev ## tests that need the machine: Go clients, cgroups, load, a r
 	@sh tests/e2e/ensure-go.sh
 	@if command -v cargo >/dev/null; then sh wrapper/build.sh; fi
 	@$(CLUSTER) build
+	@if command -v go >/dev/null; then PYTHONPATH=tests python -m support.go_tools; fi
 	pytest tests/e2e --ignore=tests/e2e/cluster --durations=10 $(PYTEST_FLAGS)
 	$(CLUSTER) run -- sh tests/e2e/cluster/run.sh $(PYTEST_FLAGS)
 

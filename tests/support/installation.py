@@ -11,7 +11,7 @@ from typing import cast
 import yaml
 
 from cluster.layout import Layout
-from support.manifests import DEPLOY, FUNCTIONS, SYSTEM, Manifest, documents, kubectl, kustomized
+from support.manifests import DEPLOY, Manifest, kubectl, kustomized, moved
 
 
 class BaseInstallation:
@@ -23,8 +23,8 @@ class BaseInstallation:
         self._layout = layout
         self._program = kubectl(layout)
         self._directory = directory
-        text = yaml.safe_dump_all(kustomized(self._program, DEPLOY / variant))
-        self.manifests = documents(text.replace(FUNCTIONS, self.functions).replace(SYSTEM, self.system))
+        rendered = kustomized(self._program, DEPLOY / variant)
+        self.manifests = moved(rendered, system=self.system, functions=self.functions)
         self.apply(*self.manifests)
         # There is no controller that would make it.
         self.apply(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +10,12 @@ from typing import Any, cast
 import yaml
 
 from cluster.layout import KUBERNETES_VERSION, Layout
+from support.go_tools import HELM, go_tool
 from support.machine import ROOT, missing
 
 Manifest = dict[str, Any]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "krm-runner"
-HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 SYSTEM, FUNCTIONS = "porch-system", "porch-fn-system"
 # An overlay, and the values that ask the chart for the same.
 VARIANTS = {
@@ -36,20 +34,7 @@ VARIANTS = {
 
 
 def helm() -> Path:
-    """The program, built from its module once."""
-    version = HELM.rpartition("@")[2]
-    directory = Path.home() / ".cache" / "krm-runner" / "tools" / f"helm-{version}"
-    if not (directory / "helm").exists():
-        if shutil.which("go") is None:
-            missing("no Go toolchain: cannot build helm")
-        staged = directory.with_suffix(f".{os.getpid()}")
-        variables = os.environ | {"GOBIN": str(staged), "CGO_ENABLED": "0"}
-        command = ["nice", "go", "install", "-trimpath", "-ldflags=-s -w", HELM]
-        subprocess.run(command, check=True, timeout=1800, env=variables)
-        directory.mkdir(parents=True, exist_ok=True)
-        (staged / "helm").rename(directory / "helm")
-        staged.rmdir()
-    return directory / "helm"
+    return go_tool(HELM)
 
 
 def kubectl(layout: Layout) -> Path:
@@ -76,6 +61,12 @@ def charted(values: Sequence[str] = (), *, namespace: str = SYSTEM) -> list[Mani
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return documents(done.stdout)
+
+
+def moved(manifests: Sequence[Manifest], *, system: str, functions: str) -> list[Manifest]:
+    """The same, in other namespaces."""
+    text = yaml.safe_dump_all(manifests)
+    return documents(text.replace(FUNCTIONS, functions).replace(SYSTEM, system))
 
 
 def documents(text: str) -> list[Manifest]:

@@ -47,7 +47,7 @@ class Right:
 
 
 _PRIVATE, _TEMPLATE = Need.PRIVATE_REGISTRIES, Need.TEMPLATE
-_NO_TEMPLATE = "the pod template cannot be read: calls fail with NO_POD_TEMPLATE"
+_NO_TEMPLATE = "the pod template is not known at the start: first calls fail with NO_POD_TEMPLATE"
 _LATE_TEMPLATE = "a changed pod template is seen ten seconds later"
 _NOT_PULLED = "the pull secret cannot be kept: private images cannot be pulled"
 

@@ -1,0 +1,289 @@
+"""The runner from its image, by the manifests of deploy/, with RBAC on: it serves, is updated, and holds functions."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Container
+
+import pytest
+
+from cluster.full import FullCluster
+from cluster.layout import FIRST_SERVICE_ADDRESS, full
+from images.__main__ import wrapper_server_image
+from images.oci import Image, single_layer
+from krm_runner.core.rights import RIGHTS, Need, Place, Right
+from support import function_images
+from support.calls import wish
+from support.client import Answer, Client
+from support.deployed import Deployed, runner_image
+from support.go_tools import GRPCURL, go_tool
+from support.load import Load
+from support.machine import ROOT
+from support.manifests import DEPLOY, FUNCTIONS, SYSTEM, charted, documents, kubectl, kustomized
+from support.namespace import Namespace
+from support.push import Push
+from support.wrapper import built_wrapper
+
+EMBEDDED = "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1"
+LIST = (ROOT / "examples" / "resource-list.yaml").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def images() -> dict[str, Image]:
+    """Made once; pushed by each test under a name of its own."""
+    return {}
+
+
+@pytest.fixture
+def deployed(
+    sealed: FullCluster, push: Push, new_namespace: Callable[..., Namespace], images: dict[str, Image]
+) -> Deployed:
+    """Nothing is installed yet."""
+    runner = images.setdefault("runner", runner_image(sealed.layout))
+    return Deployed(
+        sealed.layout,
+        new_namespace(),
+        new_namespace(),
+        runner_image=push("function-runner", runner),
+        wrapper_image=push("wrapper-server", wrapper_server_image(built_wrapper())),
+    )
+
+
+@pytest.fixture
+def base(deployed: Deployed, sealed: FullCluster) -> Deployed:
+    deployed.install(kustomized(kubectl(sealed.layout), DEPLOY / "base"))
+    return deployed
+
+
+@pytest.fixture
+def image(push: Push) -> str:
+    """A function whose image the runner and the nodes both find, under a public name."""
+    return push.mirrored("obliging", function_images.obliging(), "ghcr.io")
+
+
+def stock_client(namespace: Namespace, push: Push, address: str, image: str, resource_list: bytes) -> str:
+    """The answer's resource list, as a pod of another namespace gets it with grpcurl."""
+    request = json.dumps({"image": image, "resource_list": base64.b64encode(resource_list).decode()})
+    client = push("client", Image((single_layer({"/grpcurl": go_tool(GRPCURL)}),), entrypoint=("/grpcurl",)))
+    call = ["/grpcurl", "-plaintext", "-max-time=90", "-d", request, address]
+    name = f"client-{abs(hash(image)) % 10_000}"
+    namespace.run(name, client, [*call, "evaluator.FunctionEvaluator/EvaluateFunction"])
+    answer = json.loads(namespace.wait_for_success(name))
+    return base64.b64decode(answer["resourceList"]).decode()
+
+
+@pytest.mark.parametrize("source", ["kustomize", "helm"])
+def test_functions_are_evaluated_through_its_service_by_another_pod(
+    deployed: Deployed, namespace: Namespace, push: Push, image: str, source: str
+) -> None:
+    manifests = kustomized(kubectl(full()), DEPLOY / "base") if source == "kustomize" else charted()
+    deployed.install(manifests)
+    assert "kind: ResourceList" in stock_client(namespace, push, deployed.name, EMBEDDED, LIST)
+    assert deployed.pods() == [], "the exec runtime did it"
+    assert "kind: ResourceList" in stock_client(namespace, push, deployed.name, image, wish())
+    (pod,) = deployed.pods()
+    assert pod["metadata"]["annotations"]["krm-runner/image"] == image
+
+
+def test_the_doctor_finds_it_in_order_from_inside(base: Deployed, image: str) -> None:
+    said = base.execute("krm-runner", "doctor", "--address=localhost:9445", f"--image={image}")
+    assert said.splitlines()[-1].startswith("0 broken, 0 to look at"), said
+    assert "the cluster's DNS answers" in said
+    assert f"{image} was evaluated by localhost:9445" in said
+
+
+async def test_a_rolling_update_under_load_fails_no_call(base: Deployed, image: str) -> None:
+    async with Client(base.address) as client:
+        assert (await client.evaluate(image, wish())).code == "OK"
+        async with Load(client, image) as load:
+            await load.more(20)
+            base.restart()
+            await asyncio.to_thread(base.wait_for_rollout)
+            await load.more(50)
+    assert not load.failures, "\n".join(load.failures)
+
+
+@pytest.mark.alone
+async def test_the_specifications_complete_example_works_with_its_two_images_changed(
+    deployed: Deployed, sealed: FullCluster, image: str
+) -> None:
+    """In the namespaces that it names, as the default account, once the base's rights are bound to that one."""
+    program = kubectl(sealed.layout)
+    rights = [
+        manifest
+        for manifest in kustomized(program, DEPLOY / "overlays" / "default-service-account")
+        if manifest["kind"] in ("Namespace", "Role", "RoleBinding", "ServiceAccount", "LimitRange", "Service")
+    ]
+    text = (DEPLOY / "examples" / "complete-example.yaml").read_text()
+    names = dict(zip(("function-runner:latest", "wrapper-server:latest"), deployed.images, strict=True))
+    for name, own in names.items():
+        text = text.replace(f"image: {name}", f"image: {own}").replace(f'"{name}"', f'"{own}"')
+    deployed.apply(*rights)
+    try:
+        deployed.apply(*documents(text))
+        deployed.kubectl("rollout", "status", "deployment/function-runner", "--timeout=120s", f"--namespace={SYSTEM}")
+        service = deployed.system.kube.read(f"/api/v1/namespaces/{SYSTEM}/services/function-runner")
+        async with Client(f"{service['spec']['clusterIP']}:9445") as client:
+            assert (await client.evaluate(EMBEDDED, LIST)).code == "OK"
+            answer = await client.evaluate(image, wish())
+        assert answer.code == "OK", answer.message
+    finally:
+        deployed.kubectl("delete", "namespace", SYSTEM, FUNCTIONS, "--wait=true", "--timeout=120s")
+
+
+# --- every verb of the role ------------------------------------------------------------------------------------------
+
+BLOCKS = {
+    ("create", "pods"): "POD_CANNOT_START",
+    ("create", "services"): "POD_CANNOT_START",
+    ("get", "pods"): "POD_CANNOT_START",
+    ("get", "services"): "POD_CANNOT_START",
+}
+"""The reason of the error that a call gets without the verb."""
+HOLDS_UP = {("list", "pods"), ("list", "services")}
+"""Without these no pod becomes ready for the runner."""
+SAYS = {
+    ("watch", "pods"): "watch interrupted",
+    ("watch", "services"): "watch interrupted",
+    ("delete", "pods"): "pods",
+    ("delete", "services"): "service of a pod not deleted",
+    ("patch", "pods"): "patch",
+    ("get", "pods/log"): "logs",
+    ("list", "events"): "events",
+    ("get", "configmaps"): "pod template not read",
+    ("list", "configmaps"): "pod template cannot be watched",
+    ("watch", "configmaps"): "pod template cannot be watched",
+}
+"""What the runner's log says without the verb."""
+
+
+def verbs(*, of: Container[tuple[str, str]]) -> list[Right]:
+    base = (right for right in RIGHTS if right.need is not Need.PRIVATE_REGISTRIES)
+    return [right for right in base if (right.verb, right.resource) in of]
+
+
+def name_of(right: Right) -> str:
+    return f"{right.verb}-{right.resource.replace('/', '-')}"
+
+
+def test_every_verb_has_its_test() -> None:
+    needed = {(right.verb, right.resource) for right in RIGHTS if right.need is not Need.PRIVATE_REGISTRIES}
+    assert needed == {*BLOCKS, *HOLDS_UP, *SAYS}
+
+
+@pytest.mark.parametrize("right", verbs(of=BLOCKS), ids=name_of)
+async def test_without_the_verb_calls_fail(base: Deployed, image: str, right: Right) -> None:
+    base.without(base.functions, right.resource, right.verb)
+    if right.verb == "get":
+        _take_the_name(base, right.resource, image)
+    async with Client(base.address) as client:
+        answer = await client.evaluate(image, wish())
+    assert (answer.code, answer.reason) == ("FAILED_PRECONDITION", BLOCKS[right.verb, right.resource]), answer.message
+    assert "forbidden" in answer.message
+
+
+def _take_the_name(base: Deployed, resource: str, image: str) -> None:
+    """Somebody else's object has the name that the function's first pod will want, so that the runner must look."""
+    digest = str(json.loads(base.execute("krm-runner", "image", image, "-o", "json"))["digest"]).removeprefix(
+        "sha256:"
+    )[:8]
+    name = f"obliging-v1-1-{digest}"
+    if resource == "pods":
+        base.functions.run(name, "example.com/none:v1", ["true"], **_RESTRICTED)
+    else:
+        base.functions.create({"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 1}]}}, name)
+
+
+_RESTRICTED = {
+    "securityContext": {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+}
+
+
+@pytest.mark.parametrize("right", verbs(of=HOLDS_UP), ids=name_of)
+async def test_without_the_verb_no_pod_becomes_ready(base: Deployed, image: str, right: Right) -> None:
+    base.without(base.functions, right.resource, right.verb)
+    async with Client(base.address) as client:
+        answer = await client.evaluate(image, wish(), timeout=20)
+    assert answer.code != "OK"
+    assert "watch interrupted" in base.log
+
+
+@pytest.mark.parametrize("right", verbs(of=SAYS), ids=name_of)
+async def test_without_the_verb_the_log_says_so(base: Deployed, image: str, push: Push, right: Right) -> None:
+    patch = {"spec": {"template": {"spec": {"containers": [{"name": "function-runner", "args": _quick(base)}]}}}}
+    base.kubectl(
+        "patch", "deployment", "function-runner", f"--namespace={base.system.name}", "--patch", json.dumps(patch)
+    )
+    base.without(base.system if right.place is Place.OWN else base.functions, right.resource, right.verb)
+    crashing = push.mirrored("crashes", function_images.shell("exit 3"), "ghcr.io")
+    async with Client(base.address) as client:
+        for name in (image, crashing):
+            await client.evaluate(name, wish(seconds=4), timeout=60)
+    base.wait_for_log(SAYS[right.verb, right.resource])
+
+
+def _quick(base: Deployed) -> list[str]:
+    """Flags that make every verb be used within seconds."""
+    deployment = base.system.kube.read(f"/apis/apps/v1/namespaces/{base.system.name}/deployments/function-runner")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    changed = ("--pod-ttl=", "--scan-interval=", "--log-level=")
+    kept = [argument for argument in container["args"] if not argument.startswith(changed)]
+    return [*kept, "--pod-ttl=4s", "--scan-interval=1s", "--log-level=3"]
+
+
+# --- functions that try to get out ------------------------------------------------------------------------------------
+
+TRIES = f"""
+cat >/tmp/input
+{{
+echo token: $(ls /var/run/secrets/kubernetes.io/serviceaccount 2>&1)
+echo links: $(env | grep -c _SERVICE_HOST=)
+echo user: $(id -u)
+for place in / /etc /usr/bin /wrapper-server-tools; do touch $place/x 2>/dev/null && echo wrote: $place; done
+grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status
+mount -t tmpfs none /tmp 2>&1 | head -n 1
+echo api: $(wget -q -T 5 -O - --no-check-certificate https://{FIRST_SERVICE_ADDRESS}/api/v1/secrets 2>&1 | head -c 300)
+}} >&2
+cat /tmp/input
+"""
+
+
+async def test_a_function_that_tries_to_get_out_gets_nothing(base: Deployed, push: Push) -> None:
+    image = push.mirrored("tries", function_images.shell(TRIES), "ghcr.io")
+    async with Client(base.address) as client:
+        answer = await client.evaluate(image, wish())
+    assert answer.code == "OK", answer.message
+    said = answer.log.decode()
+    facts = dict(line.split(":", 1) for line in said.splitlines() if ":" in line)
+    assert "No such file" in facts["token"]
+    assert (facts["links"].strip(), facts["user"].strip()) == ("0", "65532")
+    assert "wrote" not in facts
+    assert {int(facts[name], 16) for name in ("CapEff", "CapBnd")} == {0}
+    assert (facts["NoNewPrivs"].strip(), facts["Seccomp"].strip()) == ("1", "2")
+    assert '"kind": "SecretList"' not in said
+
+
+HOGS = {
+    "memory": "exec tail /dev/zero",
+    "processes": "i=0; while [ $i -lt 2000 ]; do sleep 60 & i=$((i+1)); done; exit 9",
+}
+
+
+@pytest.mark.parametrize("kind", HOGS)
+async def test_a_function_that_takes_too_much_hurts_only_itself(
+    base: Deployed, push: Push, image: str, kind: str
+) -> None:
+    hog = push.mirrored(f"hog-{kind}", function_images.shell(HOGS[kind]), "ghcr.io")
+    async with Client(base.address) as client:
+        assert (await client.evaluate(image, wish())).code == "OK"
+        answer: Answer = await client.evaluate(hog, wish(), timeout=90)
+        assert answer.code != "OK"
+        assert (await client.evaluate(image, wish())).code == "OK", "its neighbour goes on"
