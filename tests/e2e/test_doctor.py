@@ -79,12 +79,7 @@ async def test_the_base_manifests_are_in_order(doctor: Doctor) -> None:
 )
 async def test_every_verb_that_is_missing_is_found(doctor: Doctor, right: Right) -> None:
     namespace = doctor.base.system if right.place is Place.OWN else doctor.base.functions
-    role = doctor.base.role(namespace)
-    for rule in role["rules"]:
-        if right.resource in rule["resources"]:
-            rule["verbs"].remove(right.verb)
-    role["rules"] = [rule for rule in role["rules"] if rule["verbs"]]
-    doctor.base.apply(role)
+    doctor.base.without(namespace, right.resource, right.verb)
     findings = await doctor.look()
     line = f"may not {right.verb} {right.resource} in {namespace}: {right.without}"
     assert line in of(findings, State.FAIL if right.is_required else State.WARN)

@@ -17,9 +17,9 @@ from support.manifests import DEPLOY, Manifest, kubectl, kustomized, moved
 class BaseInstallation:
     """Applied for good; the API server is the tests' own."""
 
-    def __init__(self, layout: Layout, directory: Path, variant: str = "base") -> None:
+    def __init__(self, layout: Layout, directory: Path, variant: str = "base", *, system: str = "") -> None:
         suffix = uuid.uuid4().hex[:8]
-        self.system, self.functions = f"system-{suffix}", f"functions-{suffix}"
+        self.system, self.functions = system or f"system-{suffix}", f"functions-{suffix}"
         self._layout = layout
         self._program = kubectl(layout)
         self._directory = directory
@@ -47,6 +47,15 @@ class BaseInstallation:
         found = cast(Manifest, json.loads(self.kubectl("get", path, "role", "porch-fn-runner", "-o", "json")))
         metadata = {"name": "porch-fn-runner", "namespace": namespace}
         return {"apiVersion": found["apiVersion"], "kind": "Role", "metadata": metadata, "rules": found["rules"]}
+
+    def without(self, namespace: str, resource: str, verb: str) -> None:
+        """Take one verb out of the runner's role."""
+        role = self.role(namespace)
+        for rule in role["rules"]:
+            if resource in rule["resources"] and verb in rule["verbs"]:
+                rule["verbs"].remove(verb)
+        role["rules"] = [rule for rule in role["rules"] if rule["verbs"]]
+        self.apply(role)
 
     def kubeconfig(self, account: str = "") -> Path:
         """The administrator's, or that of an account of the runner's namespace."""

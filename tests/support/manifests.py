@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,11 +47,16 @@ def kubectl(layout: Layout) -> Path:
 
 
 def kustomized(program: Path, directory: Path) -> list[Manifest]:
+    return documents(_kustomize(program, directory))
+
+
+@functools.cache
+def _kustomize(program: Path, directory: Path) -> str:
     done = subprocess.run(
         [program, "kustomize", directory], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
-    return documents(done.stdout)
+    return done.stdout
 
 
 def charted(values: Sequence[str] = (), *, namespace: str = SYSTEM) -> list[Manifest]:

@@ -60,7 +60,7 @@ RIGHTS: tuple[Right, ...] = (
     Right("watch", "pods", "the runner hears late how its pods are: starts take longer, or time out"),
     Right("create", "services", "no function pod can be reached: calls fail with POD_CANNOT_START"),
     Right("delete", "services", "Services of pods that are gone stay, and pile up"),
-    Right("get", "services", "a Service that is there already cannot be adopted: its call fails"),
+    Right("get", "services", "a Service that is there already cannot be adopted: its pod is given up for another"),
     Right("list", "services", "the runner never learns the Services: pods do not become ready for it"),
     Right("watch", "services", "the runner hears late of Services: starts take longer, or time out"),
     Right("get", "pods/log", "errors lack the last lines of a container that ended silently", is_required=False),

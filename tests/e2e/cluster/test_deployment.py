@@ -139,7 +139,6 @@ BLOCKS = {
     ("create", "pods"): "POD_CANNOT_START",
     ("create", "services"): "POD_CANNOT_START",
     ("get", "pods"): "POD_CANNOT_START",
-    ("get", "services"): "POD_CANNOT_START",
 }
 """The reason of the error that a call gets without the verb."""
 HOLDS_UP = {("list", "pods"), ("list", "services")}
@@ -149,6 +148,7 @@ SAYS = {
     ("watch", "services"): "watch interrupted",
     ("delete", "pods"): "pods",
     ("delete", "services"): "service of a pod not deleted",
+    ("get", "services"): "pod not created",
     ("patch", "pods"): "patch",
     ("get", "pods/log"): "logs",
     ("list", "events"): "events",
@@ -223,6 +223,8 @@ async def test_without_the_verb_the_log_says_so(base: Deployed, image: str, push
         "patch", "deployment", "function-runner", f"--namespace={base.system.name}", "--patch", json.dumps(patch)
     )
     base.without(base.system if right.place is Place.OWN else base.functions, right.resource, right.verb)
+    if (right.verb, right.resource) == ("get", "services"):
+        _take_the_name(base, right.resource, image)
     crashing = push.mirrored("crashes", function_images.shell("exit 3"), "ghcr.io")
     async with Client(base.address) as client:
         for name in (image, crashing):
