@@ -50,6 +50,8 @@ _PEOPLE = {
     "/etc/passwd": f"root:x:0:0::/:/sbin/nologin\nnonroot:x:{NONROOT}:{NONROOT}::/tmp:/sbin/nologin\n",
     "/etc/group": f"root:x:0:\nnonroot:x:{NONROOT}:\n",
     "/etc/nsswitch.conf": "hosts: files dns\n",
+    # Kubernetes and docker mount their own over it; not every runtime does.
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
 }
 _COMPILE = """
 import compileall, py_compile, sys

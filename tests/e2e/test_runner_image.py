@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import urllib.request
 import warnings
 from pathlib import Path
 
@@ -92,6 +93,7 @@ print(ssl.create_default_context().cert_store_stats()["x509_ca"])
 def test_its_programs_start(root: Path, name: str) -> None:
     done = run(root, name, "--help")
     assert (done.returncode, "--pod-namespace" in done.stdout) == (0, True), done.stderr
+    assert run(root, "krm-runner", "doctor", "--help").returncode == 0
     assert run(root, "krm-runner", "version").stdout == f"krm-runner {function_runner.version()}\n"
 
 
@@ -103,14 +105,19 @@ def test_byte_code_is_used(root: Path) -> None:
 
 
 async def test_it_serves_its_functions_with_the_arguments_of_the_specification(root: Path) -> None:
-    port = free_port()
-    command = [*entered(root), *ENTRYPOINT, f"--port={port}", *SEED_ARGUMENTS, "--disable-runtimes=pod"]
+    port, metrics = free_port(), free_port()
+    # As the manifests have them.
+    variables = ["OTEL_METRICS_EXPORTER=prometheus", f"OTEL_EXPORTER_PROMETHEUS_PORT={metrics}"]
+    program = ["/usr/bin/env", *variables, *ENTRYPOINT]
+    command = [*entered(root), *program, f"--port={port}", *SEED_ARGUMENTS, "--disable-runtimes=pod"]
     with ServerProcess(command, port=port, environment=dict(os.environ)):
         for address in (f"localhost:{port}", f"127.0.0.1:{port}"):
             probe = run(root, "/grpc-health-probe", "-addr", address)
             assert probe.returncode == 0, probe.stderr
         async with Client(f"127.0.0.1:{port}") as client:
             answer = await client.evaluate(IMAGE, LIST)
+        with urllib.request.urlopen(f"http://localhost:{metrics}/metrics", timeout=10) as page:
+            assert b"krm_runner_evaluations_total" in page.read()
     assert answer.code == "OK", answer.message
     assert b"kind: ResourceList" in answer.resource_list
 
