@@ -7,6 +7,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ from krm_runner.core.pod_failure import Failed
 from krm_runner.core.pod_template import PodTemplate, built_in_template
 from krm_runner.kube.client import KubeClient
 from krm_runner.pods.launcher import Adopted, Created, Launch, Launched, Launcher, NameTaken
+from krm_runner.pods.pod_tokens import PodTokens
 from support.processes import eventually
 from support.relay import Relay
 from support.service_account import account
@@ -67,8 +69,8 @@ class Place:
     async def uid(self, kind: str, name: str = NAME) -> str:
         return as_text(as_object((await self.client.get(self.path(kind, name))).get("metadata")).get("uid"))
 
-    def launcher(self, client: Client | None = None) -> Launcher:
-        return Launcher(client or self.client, namespace=self.namespace, max_message_bytes=LIMIT)
+    def launcher(self, client: Client | None = None, *, tokens: PodTokens | None = None) -> Launcher:
+        return Launcher(client or self.client, namespace=self.namespace, max_message_bytes=LIMIT, tokens=tokens)
 
 
 @pytest.fixture
@@ -452,3 +454,27 @@ async def test_an_account_without_rights_says_so(place: Place) -> None:
     assert trouble == []
     with pytest.raises(KubernetesNotFoundError):
         await place.facts()
+
+
+# --- tokens -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_is_adopted_by_whoever_has_the_key_of_its_token(place: Place, tmp_path: Path) -> None:
+    def keyring(*keys: str) -> PodTokens:
+        path = tmp_path / "keys"
+        path.write_text("\n".join(keys))
+        return PodTokens(path)
+
+    async def launched(tokens: PodTokens) -> Launched:
+        template = BUILT_IN.with_tokens(tokens.keys.first)
+        return (await launch(place.launcher(tokens=tokens), wanted(template=template)))[0]
+
+    old, new = "o" * 32, "n" * 32
+    assert isinstance(await launched(keyring(old)), Created)
+    facts = await place.facts()
+    assert len(facts.token_nonce) >= 16
+    assert keyring(old).token_of(facts) is not None
+    for tokens in (keyring(old), keyring(new, old), keyring(old, new)):
+        assert await launched(tokens) == Adopted(facts.uid)
+    for tokens in (keyring(new), PodTokens()):
+        assert isinstance(await launched(tokens), NameTaken)
