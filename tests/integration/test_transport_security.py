@@ -20,6 +20,11 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, Serv
 
 from integration.conftest import Installation
 from integration.test_eval import SHOP, evaluate
+from krm_runner.core.bearer_tokens import BearerTokens
+from krm_runner.core.errors import ConfigurationError
+from krm_runner.files.watched_file import read_bounded
+from krm_runner.rpc.server_certificates import ServerCertificates
+from krm_runner.settings import parse_settings
 from support.certificates import Authority, convert_key
 from support.client import Answer, Client, check_health
 from support.runner import RunnerProcess
@@ -158,6 +163,15 @@ def refusal(*flags: str) -> tuple[int, str]:
     return done.returncode, lines[0]
 
 
+def load(*flags: str) -> None:
+    """What is read before anything starts, without a process for each."""
+    security = parse_settings(["--disable-runtimes=exec,pod", *flags], {}).security
+    if (files := security.certificates) is not None:
+        ServerCertificates(files.certificate, files.key, security.client_cas)
+    if security.tokens is not None:
+        BearerTokens.parse(read_bounded(security.tokens), source=str(security.tokens))
+
+
 def test_wrong_files_are_one_line_and_exit_code_2(site: Site) -> None:
     certificate, key = site.authority.sign("one")
     _, another = site.authority.sign("two")
@@ -187,6 +201,14 @@ def test_wrong_files_are_one_line_and_exit_code_2(site: Site) -> None:
         ([f"--auth-token-file={site.directory}"], "Is a directory"),
         (["--port=9445", "--health-port=9445"], "--health-port must be another port than --port"),
         (["--health-port=x"], "invalid value"),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            load(*flags)
+        assert message in str(raised.value)
+        assert "\n" not in str(raised.value)
+    for flags, message in (
+        (pair(certificate, another), "the key is not that of the certificate"),
+        ([f"--auth-token-file={empty}"], f"{empty} has no token in it"),
     ):
         code, text = refusal(*flags)
         assert (code, message in text) == (2, True), text
