@@ -71,7 +71,7 @@ def stock_client(namespace: Namespace, push: Push, address: str, image: str, res
     name = f"client-{abs(hash(image)) % 10_000}"
     namespace.run(name, client, [*call, "evaluator.FunctionEvaluator/EvaluateFunction"])
     answer = json.loads(namespace.wait_for_success(name))
-    return base64.b64decode(answer["resourceList"]).decode()
+    return base64.b64decode(answer["resource_list"]).decode()
 
 
 @pytest.mark.parametrize("source", ["kustomize", "helm"])
