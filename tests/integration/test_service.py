@@ -108,11 +108,14 @@ def test_wrong_flags_and_files_are_one_line_and_exit_code_2(tmp_path: Path, argv
     assert message in done.stderr
 
 
-def test_the_pod_runtime_is_refused_with_a_reason(tmp_path: Path) -> None:
+def test_the_pod_runtime_says_what_it_needs(tmp_path: Path) -> None:
     without = run_cli("serve", cwd=tmp_path)
     assert (without.returncode, "WRAPPER_SERVER_IMAGE" in without.stderr) == (2, True)
-    named = run_cli("serve", cwd=tmp_path, environment={"WRAPPER_SERVER_IMAGE": "example.com/wrapper:v1"})
-    assert (named.returncode, "--disable-runtimes=pod" in named.stderr) == (2, True)
+    nowhere = {"WRAPPER_SERVER_IMAGE": "example.com/wrapper:v1", "HOME": str(tmp_path)}
+    no_cluster = run_cli("serve", cwd=tmp_path, environment=nowhere)
+    assert no_cluster.returncode == 2
+    assert "no Kubernetes cluster is known" in no_cluster.stderr.splitlines()[-1]
+    assert "--disable-runtimes=pod" in no_cluster.stderr.splitlines()[-1]
 
 
 def test_the_command_line_teaches(tmp_path: Path) -> None:

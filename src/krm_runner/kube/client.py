@@ -317,6 +317,11 @@ async def find_cluster(service_account: Path = _SERVICE_ACCOUNT) -> Configuratio
     is_in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     # Said outright: the library looks at the variable only once, when it is imported.
     kubeconfig = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    if not is_in_pod and "KUBECONFIG" not in os.environ and not Path(kubeconfig).exists():
+        raise ConfigurationError(
+            f"no Kubernetes cluster is known: this is no pod, KUBECONFIG is not set, and there is no {kubeconfig}; "
+            "set KUBECONFIG, or do without functions in pods (--disable-runtimes=pod)"
+        )
     try:
         if is_in_pod:
             _enter_pod(configuration, service_account)
