@@ -55,7 +55,7 @@ RIGHTS: tuple[Right, ...] = (
     Right("create", "pods", "no function pod can be started: calls fail with POD_CANNOT_START"),
     Right("delete", "pods", "expired and broken pods stay, and pile up"),
     Right("get", "pods", "a pod whose name another runner has taken cannot be adopted: its call fails"),
-    Right("list", "pods", "the runner never learns which pods there are: pods do not become ready for it"),
+    Right("list", "pods", "the runner does not see its pods: calls fail with POD_CANNOT_START"),
     Right("patch", "pods", "the time of a pod in use is not extended: it may be collected by another runner"),
     Right("watch", "pods", "the runner hears late how its pods are: starts take longer, or time out"),
     Right("create", "services", "no function pod can be reached: calls fail with POD_CANNOT_START"),
