@@ -315,13 +315,7 @@ async def find_cluster(service_account: Path = _SERVICE_ACCOUNT) -> Configuratio
     """The cluster that this process runs in, else that of KUBECONFIG or ~/.kube/config; ConfigurationError if none."""
     configuration = Configuration()
     is_in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-    # Said outright: the library looks at the variable only once, when it is imported.
-    kubeconfig = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    if not is_in_pod and "KUBECONFIG" not in os.environ and not Path(kubeconfig).exists():
-        raise ConfigurationError(
-            f"no Kubernetes cluster is known: this is no pod, KUBECONFIG is not set, and there is no {kubeconfig}; "
-            "set KUBECONFIG, or do without functions in pods (--disable-runtimes=pod)"
-        )
+    kubeconfig = "" if is_in_pod else _kubeconfig()
     try:
         if is_in_pod:
             _enter_pod(configuration, service_account)
@@ -339,6 +333,19 @@ async def find_cluster(service_account: Path = _SERVICE_ACCOUNT) -> Configuratio
             "run in a pod with a service account, or set KUBECONFIG"
         ) from error
     return configuration
+
+
+def _kubeconfig() -> str:
+    """The file's path. Looked for here: the library looks at the variable only once, when it is imported."""
+    if named := os.environ.get("KUBECONFIG"):
+        return named
+    usual = Path.home() / ".kube" / "config"
+    if not usual.exists():
+        raise ConfigurationError(
+            f"no Kubernetes cluster is known: this is no pod, KUBECONFIG is not set, and there is no {usual}; "
+            "set KUBECONFIG, or do without functions in pods (--disable-runtimes=pod)"
+        )
+    return str(usual)
 
 
 def _enter_pod(configuration: Configuration, service_account: Path) -> None:

@@ -39,6 +39,10 @@ class ColdStart:
         self.milestones.note(WANTED)
         self.trouble = ""
         """What the API server says while it does not take the pod."""
+        self.is_launched = False
+        """Whether its launch came to its end."""
+        self.is_gone = False
+        """Whether it went before that."""
 
     @property
     def progress(self) -> str:
@@ -52,6 +56,7 @@ class ColdStart:
     def note_created(self) -> None:
         """The API server has it."""
         self.milestones.note(CREATED)
+        self.is_launched = True
         self.trouble = ""
 
 

@@ -8,7 +8,6 @@ finds a ready pod makes no request to the API server and starts no task.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -29,7 +28,6 @@ from krm_runner.core.evaluation import EvaluationRequest
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.naming import pod_id
 from krm_runner.core.pod_failure import Failed, creation_failure, failure, overdue, start_error
-from krm_runner.core.pod_status import Starting
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.pool import Pool
 from krm_runner.core.pool_terms import (
@@ -47,12 +45,14 @@ from krm_runner.core.pool_terms import (
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.attendant import Attendant
 from krm_runner.pods.census import Census
-from krm_runner.pods.cold_start import ColdStart, waits_for
+from krm_runner.pods.cold_start import ColdStart
 from krm_runner.pods.evidence import Evidence
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.launcher import Adopted, Created, Launch, Launcher, NameTaken
 from krm_runner.pods.lease import Explain, Ticket, Wanted
+from krm_runner.pods.patience import Patience
 from krm_runner.pods.pod_tokens import PodTokens
+from krm_runner.pods.service_care import ServiceCare
 from krm_runner.pods.services import Services
 from krm_runner.pods.tasks import Tasks
 from krm_runner.pods.ttl_writer import TtlWriter
@@ -63,10 +63,6 @@ _HEARTBEAT = 1.0
 _SETTLING = 10.0
 """For how long nothing is collected after the API server was away: every runner first says which pods it uses."""
 _CAUSE_TIMEOUT = 2.0
-_FIRST_LOOK = 2.0
-"""At the events of a pod that is being started; most are up by then."""
-_ALONE = 3.0
-"""For how long a pod may be without its Service: the two are shown by two watches."""
 _FOREIGN = ""
 """The function of pods that do not say what they serve: they only expire."""
 
@@ -127,6 +123,15 @@ class Keeper:
         self._starts: dict[str, ColdStart] = {}
         self._ttl = TtlWriter(launcher.extend, written=metrics.ttl_written)
         self._tasks = Tasks()
+        self._patience = Patience(
+            evidence,
+            seconds=start_timeout,
+            is_on_its_way=self._is_on_its_way,
+            is_started_here=lambda attendant: attendant.facts.name in self._starts,
+        )
+        self._service_care = ServiceCare(
+            launcher, services, self._tasks, patience=start_timeout, deleted=metrics.deleted
+        )
         self.size = PoolSize()
         """How much there was a moment ago, for metrics: they are read by another thread."""
 
@@ -266,8 +271,14 @@ class Keeper:
     def _gone(self, attendant: Attendant, why: str) -> None:
         facts = attendant.facts
         _log.info("pod gone", pod=facts.name, image=facts.asked_for, why=why)
-        self._starts.pop(facts.name, None)
         self._ttl.forget(facts.uid)
+        start = self._starts.get(facts.name)
+        if start is not None and not start.is_launched:
+            # Its launch may be taking back what it made: then that says why.
+            start.is_gone = True
+            self._dismiss(attendant, why)
+            return
+        self._starts.pop(facts.name, None)
         explain = partial(start_error, pod=facts.name, failed=failure("Deleted", why, may_pass=True))
         function = _function_of(attendant)
         self._perform(self._pool.gone(facts.name, facts.uid, function, explain, now=self._clock()))
@@ -303,44 +314,15 @@ class Keeper:
 
     async def _give_up_later(self, attendant: Attendant) -> None:
         """A pod that does not serve in time goes; one that serves others, and not us, stays."""
-        await self._look_for_trouble(attendant, until=asyncio.get_running_loop().time() + self._start_timeout)
+        failed = await self._patience.wait(attendant)
         if not self._is_on_its_way(attendant):
             return
-        if attendant.is_ready_for_kubernetes and attendant.facts.name not in self._starts:
+        if failed is not None:
+            self._fail(attendant, failed)
+        else:
             attendant.gave_up = True
             _log.warning("pod of another runner not reached", pod=attendant.facts.name, why=attendant.trouble)
             self._changed(attendant)
-            return
-        status = await self._evidence.status_of(attendant.pod)
-        if not self._is_on_its_way(attendant):
-            return
-        if not isinstance(status, Failed):
-            is_running = attendant.is_ready_for_kubernetes or (isinstance(status, Starting) and bool(status.address))
-            status = overdue(
-                *waits_for(status, is_running=is_running, trouble=attendant.trouble), after=self._start_timeout
-            )
-        self._fail(attendant, status)
-
-    async def _look_for_trouble(self, attendant: Attendant, *, until: float) -> None:
-        """Ends at that time, or with the pod's start.
-
-        A kubelet that cannot start a container tells so in an event, and in the pod's status up to a quarter minute
-        later: the events of a pod that we wait for are looked at now and then, less and less often.
-        """
-        loop = asyncio.get_running_loop()
-        pause = _FIRST_LOOK
-        look = loop.time() + pause
-        while look < until:
-            await asyncio.sleep(look - loop.time())
-            if not self._is_on_its_way(attendant):
-                return
-            if attendant.facts.name in self._starts and attendant.is_waiting:
-                status = await self._evidence.status_of(attendant.pod)
-                if isinstance(status, Failed) and self._is_on_its_way(attendant):
-                    self._fail(attendant, status)
-                    return
-            look, pause = look + pause, 2 * pause
-        await asyncio.sleep(until - loop.time())
 
     def _is_on_its_way(self, attendant: Attendant) -> bool:
         is_given_up = attendant.verdict is not None or attendant.is_leaving
@@ -402,13 +384,27 @@ class Keeper:
                 self._not_started(effect, partial(start_error, pod=effect.name, failed=outcome))
             case Created() | Adopted():
                 start.note_created()
-                if isinstance(outcome, Adopted):
+                if isinstance(outcome, Adopted) or start.is_gone:
                     self._starts.pop(effect.name, None)
+                if start.is_gone:
+                    deleted = failure("Deleted", "it was deleted", may_pass=True)
+                    explain = partial(start_error, pod=effect.name, failed=deleted)
+                    self._perform(
+                        self._pool.gone(effect.name, outcome.uid, effect.function, explain, now=self._clock())
+                    )
                 await self._wait_until_seen(effect, deadline)
 
     def _launch_of(self, name: str, image: ImageMetadata, template: PodTemplate, reclaim_after: float) -> Launch:
         resources = self._functions.of(image.reference.canonical).resources
         return Launch(name=name, image=image, template=template, reclaim_after=reclaim_after, resources=resources)
+
+    def _launch_again(self, attendant: Attendant) -> Launch | None:
+        facts, wanted = attendant.facts, self._wanted.get(attendant.facts.asked_for)
+        if wanted is None or wanted.image is None:
+            return None
+        if not facts.serves(wanted.image, template_version=wanted.template.version):
+            return None
+        return self._launch_of(facts.name, wanted.image, wanted.template, facts.reclaim_after or 0.0)
 
     async def _wait_until_seen(self, effect: StartPod, deadline: float) -> None:
         """The watch shows a pod within moments; while the API server is away nobody waits for it for ever.
@@ -461,30 +457,12 @@ class Keeper:
         while True:
             await asyncio.sleep(min(_HEARTBEAT, self._scan_interval))
             self._perform(self._pool.renew(now=self._clock()))
-            self._mend(loop.time())
+            for attendant in self.census:
+                self._service_care.look_at(attendant, partial(self._launch_again, attendant))
             self.size = self._count()
             if loop.time() >= next_scan:
                 next_scan = loop.time() + self._scan_interval
                 self._scan(watched)
-
-    def _mend(self, now: float) -> None:
-        """A pod that lost its Service, to a person or to a race of two runners, gets it again, once."""
-        for attendant in self.census:
-            facts, wanted = attendant.facts, self._wanted.get(attendant.facts.asked_for)
-            if self._services.uid(facts.name) or attendant.is_leaving or attendant.verdict or wanted is None:
-                attendant.alone_since = None
-            elif attendant.alone_since is None:
-                attendant.alone_since = now
-            elif now - attendant.alone_since > _ALONE and wanted.image is not None:
-                attendant.alone_since = math.inf
-                if facts.serves(wanted.image, template_version=wanted.template.version):
-                    launch = self._launch_of(facts.name, wanted.image, wanted.template, facts.reclaim_after or 0.0)
-                    self._tasks.start(self._give_service(launch), name=f"Service of {facts.name}")
-
-    async def _give_service(self, launch: Launch) -> None:
-        _log.warning("pod has no service: it gets one", pod=launch.name)
-        deadline = asyncio.get_running_loop().time() + self._start_timeout
-        await self._launcher.launch(launch, deadline=deadline, trouble=lambda _: None)
 
     def _scan(self, watched: Watched) -> None:
         now = asyncio.get_running_loop().time()
@@ -495,20 +473,10 @@ class Keeper:
             if attendant.verdict is not None and not attendant.is_leaving:
                 self._perform([DeletePod(attendant.facts.name, attendant.facts.uid, "failed")])
         self._perform(self._pool.collect(now=self._clock()))
-        for name, uid in self._services.orphans(self.census.names() | self._starts.keys(), now=now):
-            self._tasks.start(self._delete_orphan(name, uid), name=f"deletion of Service {name}")
+        self._service_care.delete_orphans(self.census.names() | self._starts.keys())
         functions = set(self._pool.functions())
         for function in [function for function in self._wanted if function not in functions]:
             del self._wanted[function]
-
-    async def _delete_orphan(self, name: str, uid: str) -> None:
-        try:
-            await self._launcher.delete_service(name, uid)
-        except KubernetesError as error:
-            _log.warning("orphaned service not deleted, tried again later", service=name, error=str(error))
-        else:
-            _log.info("orphaned service deleted", service=name)
-            self._metrics.deleted("orphaned service")
 
     def _count(self) -> PoolSize:
         pods: dict[str, dict[str, int]] = {}
