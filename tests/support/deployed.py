@@ -78,7 +78,8 @@ class Deployed:
 
     @property
     def log(self) -> str:
-        return self.kubectl("logs", "deploy/function-runner", *self._in_system)
+        """Of all its pods, those that are ending included."""
+        return self.kubectl("logs", "--selector=app=function-runner", "--tail=-1", *self._in_system)
 
     @property
     def address(self) -> str:

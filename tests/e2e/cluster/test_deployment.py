@@ -89,7 +89,8 @@ def test_functions_are_evaluated_through_its_service_by_another_pod(
 
 def test_the_doctor_finds_it_in_order_from_inside(base: Deployed, image: str) -> None:
     said = base.execute("krm-runner", "doctor", "--address=localhost:9445", f"--image={image}")
-    assert said.splitlines()[-1].startswith("0 broken, 0 to look at"), said
+    # One to look at: the nodes know a registry at their own loopback address, which is not the pod's.
+    assert said.splitlines()[-1].startswith("0 broken, 1 to look at"), said
     assert "the cluster's DNS answers" in said
     assert f"{image} was evaluated by localhost:9445" in said
 
@@ -126,7 +127,11 @@ async def test_the_specifications_complete_example_works_with_its_two_images_cha
         deployed.kubectl("rollout", "status", "deployment/function-runner", "--timeout=120s", f"--namespace={SYSTEM}")
         service = deployed.system.kube.read(f"/api/v1/namespaces/{SYSTEM}/services/function-runner")
         async with Client(f"{service['spec']['clusterIP']}:9445") as client:
-            assert (await client.evaluate(EMBEDDED, LIST)).code == "OK"
+            async with asyncio.timeout(30):
+                # Ready a moment ago: the address of its Service leads to it when the node's proxy has heard of it.
+                while (embedded := await client.evaluate(EMBEDDED, LIST)).code == "UNAVAILABLE":
+                    await asyncio.sleep(0.2)
+            assert embedded.code == "OK", embedded.message
             answer = await client.evaluate(image, wish())
         assert answer.code == "OK", answer.message
     finally:
@@ -146,17 +151,18 @@ HOLDS_UP = {("list", "pods"), ("list", "services")}
 SAYS = {
     ("watch", "pods"): "watch interrupted",
     ("watch", "services"): "watch interrupted",
-    ("delete", "pods"): "pods",
+    ("delete", "pods"): "pod not deleted, tried again later",
     ("delete", "services"): "service of a pod not deleted",
     ("get", "services"): "pod not created",
-    ("patch", "pods"): "patch",
-    ("get", "pods/log"): "logs",
-    ("list", "events"): "events",
+    ("patch", "pods"): "time to live not written",
+    ("list", "events"): "events of pods may not be read",
     ("get", "configmaps"): "pod template not read",
     ("list", "configmaps"): "pod template cannot be watched",
     ("watch", "configmaps"): "pod template cannot be watched",
 }
 """What the runner's log says without the verb."""
+ELSEWHERE = {("get", "pods/log")}
+"""Needed only for a container that ends without a word, which no function container does: see test_rights.py."""
 
 
 def verbs(*, of: Container[tuple[str, str]]) -> list[Right]:
@@ -170,7 +176,7 @@ def name_of(right: Right) -> str:
 
 def test_every_verb_has_its_test() -> None:
     needed = {(right.verb, right.resource) for right in RIGHTS if right.need is not Need.PRIVATE_REGISTRIES}
-    assert needed == {*BLOCKS, *HOLDS_UP, *SAYS}
+    assert needed == {*BLOCKS, *HOLDS_UP, *SAYS, *ELSEWHERE}
 
 
 @pytest.mark.parametrize("right", verbs(of=BLOCKS), ids=name_of)
@@ -213,7 +219,7 @@ async def test_without_the_verb_no_pod_becomes_ready(base: Deployed, image: str,
     async with Client(base.address) as client:
         answer = await client.evaluate(image, wish(), timeout=20)
     assert answer.code != "OK"
-    assert "watch interrupted" in base.log
+    base.wait_for_log("watch interrupted")
 
 
 @pytest.mark.parametrize("right", verbs(of=SAYS), ids=name_of)
@@ -225,7 +231,7 @@ async def test_without_the_verb_the_log_says_so(base: Deployed, image: str, push
     base.without(base.system if right.place is Place.OWN else base.functions, right.resource, right.verb)
     if (right.verb, right.resource) == ("get", "services"):
         _take_the_name(base, right.resource, image)
-    crashing = push.mirrored("crashes", function_images.shell("exit 3"), "ghcr.io")
+    crashing = push.mirrored("absent", Image((function_images.alpine(),), entrypoint=("/nowhere/function",)), "ghcr.io")
     async with Client(base.address) as client:
         for name in (image, crashing):
             await client.evaluate(name, wish(seconds=4), timeout=60)
@@ -247,7 +253,7 @@ TRIES = f"""
 cat >/tmp/input
 {{
 echo token: $(ls /var/run/secrets/kubernetes.io/serviceaccount 2>&1)
-echo links: $(env | grep -c _SERVICE_HOST=)
+echo links: $(env | grep _SERVICE_HOST= | grep -vc ^KUBERNETES_)
 echo user: $(id -u)
 for place in / /etc /usr/bin /wrapper-server-tools; do touch $place/x 2>/dev/null && echo wrote: $place; done
 grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status
