@@ -29,7 +29,9 @@ _SILENCE_MARGIN = 15.0
 _LONGEST_SILENCE = 150.0
 """Bookmarks come about once a minute: a connection without a word for longer is dead."""
 _SHORTEST_WATCH = 0.5
-_BACKOFF = Backoff(first=0.2, longest=30.0)
+_BACKOFF = Backoff(first=0.2, longest=5.0)
+"""For an API server that is away: calls wait for what the watch will show."""
+_BACKOFF_WHEN_REFUSED = Backoff(first=0.2, longest=30.0)
 
 
 class ChangeKind(Enum):
@@ -184,7 +186,8 @@ class Reflector:
         self._failures += 1
         self._connected_since = None
         self._trouble = error
-        delay = _BACKOFF.delay(self._failures, chance=random.random())  # noqa: S311 - jitter
+        backoff = _BACKOFF if isinstance(error, KubernetesUnavailableError) else _BACKOFF_WHEN_REFUSED
+        delay = backoff.delay(self._failures, chance=random.random())  # noqa: S311 - jitter
         if isinstance(error, KubernetesUnavailableError):
             delay = max(delay, error.retry_after or 0.0)
         _log.warning("watch interrupted", path=self._path, error=str(error), again_after=delay, failures=self._failures)
