@@ -156,6 +156,15 @@ def another(kube: Kube, first: Json, number_of_pod: int) -> Json:
     spec = copy.deepcopy(first["spec"])
     labels = {**metadata["labels"], _LABEL: name}
     wanted = {"name": name, "namespace": metadata["namespace"], "labels": labels}
+    ports = [{"port": _PORT, "targetPort": _PORT}]
+    kube.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": wanted,
+            "spec": {"selector": {_LABEL: name}, "ports": ports},
+        }
+    )
     return kube.create(
         {
             "apiVersion": "v1",
