@@ -244,8 +244,12 @@ async def test_a_bounded_number_runs_and_the_others_wait_in_order(pod: Pod) -> N
             await asyncio.sleep(0.1)
         answers = await asyncio.gather(*calls)
     assert [(answer.code, answer.log.strip()) for answer in answers] == [("OK", b"1")] * 5
-    order = [match[1] for line in wrapper.lines if (match := re.search(r"image=\S+:v1(\d)", line))]
-    assert order == ["0", "1", "2", "3", "4"]
+
+    def order() -> list[str]:
+        return [match[1] for line in wrapper.lines if (match := re.search(r"image=\S+:v1(\d)", line))]
+
+    await eventually(lambda: len(order()) == 5, what="all calls are logged")
+    assert order() == ["0", "1", "2", "3", "4"]
 
 
 async def test_a_full_queue_refuses_and_dead_calls_leave_it(pod: Pod) -> None:

@@ -276,13 +276,15 @@ async def test_a_pod_that_ends_tells_which_calls_reached_the_function(start: Sta
     waiting = [call(channel) for _ in range(5)]
     await channel.ask_health(timeout=30)
     wrapper.process.send_signal(signal.SIGTERM)
-    with pytest.raises(PodLostError, match="it is shutting down") as raised:
+    # An answer may be lost with the connection; whoever does not know counts the function as started.
+    told = "it is shutting down"
+    with pytest.raises(PodLostError, match=f"{told}|its connection broke") as raised:
         await running
     assert raised.value.reached
     for one in waiting:
         with pytest.raises(PodLostError) as raised:
             await one
-        assert not raised.value.reached
+        assert raised.value.reached == ("its connection broke" in raised.value.why)
     with pytest.raises(PodLostError, match="its port refuses connections") as raised:
         await channel.evaluate(request())
     assert not raised.value.reached
