@@ -114,6 +114,12 @@ class Deployed:
         )
         self.restart()
         self.wait_for_rollout()
+        # The one that still had the verb serves on for a moment, and its Service may lead there.
+        runners = self.system.path("pods")
+        wait_until(
+            lambda: len(self.system.kube.items(runners, labelSelector="app=function-runner")) == 1,
+            what="the old runner is gone",
+        )
 
     def wait_for_log(self, words: str, *, seconds: float = 60) -> None:
         wait_until(lambda: words in self.log, what=f"the runner's log says: {words}", seconds=seconds)
