@@ -1,17 +1,20 @@
 """Debian packages as files for an image: taken by the lock file's hashes, unpacked, never installed.
 
-The lock names every package with its version, place and hash, for each architecture. A mirror drops a version when it
-has a newer one: then Debian's snapshots are asked, as of the day of the lock. `python -m images.debian` writes the lock
-anew.
+The lock names every package with its version, place and hash, for each architecture. They come from the repositories
+that apt uses on this machine, or from the one that DEBIAN_MIRROR names. A mirror drops a version when it has a newer
+one: then `python -m images.debian` writes the lock anew.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import lzma
+import os
 import re
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -31,8 +34,6 @@ PACKAGES = (
     "libpython3.11-minimal", "libpython3.11-stdlib", "libssl3", "libstdc++6", "libuuid1", "python3.11-minimal",
     "zlib1g",
 )  # fmt: skip
-_MIRROR = "https://deb.debian.org"
-_SNAPSHOTS = "https://snapshot.debian.org/archive"
 _TIMEOUT = 60
 _AR_MAGIC, _AR_HEADER = b"!<arch>\n", 60
 
@@ -61,23 +62,23 @@ class Unpacked:
     files: Mapping[str, Content]
 
 
-def read_lock(architecture: str, lock: Path = LOCK) -> tuple[str, list[Package]]:
-    """The day of the lock, and the packages for an architecture."""
-    first, *lines = lock.read_text().splitlines()
+def read_lock(architecture: str, lock: Path = LOCK) -> list[Package]:
+    """The packages for an architecture."""
+    lines = lock.read_text().splitlines()
     packages = [Package(*line.split()) for line in lines if line and not line.startswith("#")]
     chosen = [package for package in packages if package.architecture == architecture]
     if not chosen:
         raise PackageError(f"{lock.name} has no packages for {architecture}")
-    return first.removeprefix("# as of ").strip(), chosen
+    return chosen
 
 
-def fetch(package: Package, day: str, cache: Path) -> bytes:
+def fetch(package: Package, cache: Path) -> bytes:
     """The package's file, from the cache or the network, with the hash that the lock has."""
     kept = cache / package.sha256
     if kept.exists():
         return kept.read_bytes()
     tried: list[str] = []
-    for base in (f"{_MIRROR}/{package.archive}", f"{_SNAPSHOTS}/{package.archive}/{day}"):
+    for base in _repositories(package.archive):
         try:
             content = _get(f"{base}/{package.path}")
         except (OSError, urllib.error.URLError) as error:
@@ -92,6 +93,24 @@ def fetch(package: Package, day: str, cache: Path) -> bytes:
         f"{package.name} {package.version} cannot be fetched ({'; '.join(tried)}); "
         "if Debian has a newer one, write the lock anew: python -m images.debian"
     )
+
+
+@functools.cache
+def _repositories(archive: str) -> list[str]:
+    """Where an archive (`debian`, `debian-security`) is to be had."""
+    if mirror := os.environ.get("DEBIAN_MIRROR"):
+        return [f"{mirror.rstrip('/')}/{archive}"]
+    found: set[str] = set()
+    if shutil.which("apt-get"):
+        command = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        found = {line.rstrip("/") for line in done.stdout.splitlines()}
+    repositories = sorted(uri for uri in found if uri.rpartition("/")[2] == archive)
+    if not repositories:
+        raise PackageError(
+            f"apt knows no repository of the archive {archive} here; set DEBIAN_MIRROR to a URL that has it below"
+        )
+    return repositories
 
 
 def unpack(content: bytes) -> Unpacked:
@@ -151,7 +170,8 @@ def write_lock(architectures: Sequence[str] = ("amd64", "arm64"), lock: Path = L
     for architecture in architectures:
         newest: dict[str, Package] = {}
         for archive, suite in SUITES.items():
-            index = lzma.decompress(_get(f"{_MIRROR}/{archive}/dists/{suite}/main/binary-{architecture}/Packages.xz"))
+            base = _repositories(archive)[0]
+            index = lzma.decompress(_get(f"{base}/dists/{suite}/main/binary-{architecture}/Packages.xz"))
             for package in _indexed(index.decode(), archive, architecture):
                 known = newest.get(package.name)
                 if known is None or sort_key(package.version) > sort_key(known.version):

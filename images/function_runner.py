@@ -118,9 +118,9 @@ class _Files:
 
 def _parts(wrapper: Path, cache: Path) -> _Files:
     architecture = own_architecture()
-    day, packages = debian.read_lock(architecture)
+    packages = debian.read_lock(architecture)
     chosen = wheels.runtime_wheels(architecture, cache)
-    ground = _ground(packages, lambda package: debian.fetch(package, day, cache / "debian"))
+    ground = _ground(packages, lambda package: debian.fetch(package, cache / "debian"))
     libraries = {path: content for wheel in chosen for path, content in wheels.unpack(wheel, SITE).items()}
     own = _own(wrapper)
     compiled = _compiled(ground | libraries | own, architecture)

@@ -145,7 +145,7 @@ def test_scanners_find_the_packages(root: Path) -> None:
 
 def test_the_lock_has_both_architectures() -> None:
     for architecture in ("amd64", "arm64"):
-        _, packages = read_lock(architecture)
+        packages = read_lock(architecture)
         assert [package.name for package in packages] == list(PACKAGES)
 
 
