@@ -24,6 +24,8 @@ from images.oci import Image, single_layer
 
 ENDPOINTS = Endpoints(NODE_ADDRESS, 6443, 12379, 12380)
 READY_SECONDS = 120
+_API_CLIENTS = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
+_DEFAULT_ACCOUNT = ("serviceaccount", "default", "--namespace=default")
 
 
 class FullCluster:
@@ -77,6 +79,22 @@ class FullCluster:
         """Start a stopped component, by the command line that it had."""
         self._components.resume(name)
 
+    def mend(self) -> None:
+        """After parts of it were stopped: everything runs again, and serves.
+
+        What watches the API server waits for longer and longer while that is away: over a minute passes before the
+        controllers see a new namespace again. So they are started anew.
+        """
+        self._components.resume("kube-apiserver")
+        control_plane.wait_until_ready(self.layout, self._components, ENDPOINTS.server)
+        for name in _API_CLIENTS:
+            self._components.stop(name, signal.SIGTERM)
+        for name in self._components.names:
+            self._components.resume(name)
+        self._kubectl("delete", *_DEFAULT_ACCOUNT)
+        with self.enclosure.inside_network():
+            self._wait_until_serving()
+
     def running(self) -> dict[str, bool]:
         """Which components there are, and whether they run."""
         components = self._components
@@ -104,9 +122,13 @@ class FullCluster:
             self._kubectl("create", "-f", "-", stdin=json.dumps(manifest))
         _wait(self._is_node_ready, "the node is not ready", components, "kubelet")
         progress.note("the node is ready")
-        default_account = ("get", "serviceaccount", "default", "--namespace=default", "--ignore-not-found", "-o=name")
+        self._wait_until_serving()
+        progress.note("service accounts, DNS and registries are there")
+
+    def _wait_until_serving(self) -> None:
+        components = self._components
         _wait(
-            lambda: bool(self._kubectl(*default_account)),
+            lambda: bool(self._kubectl("get", *_DEFAULT_ACCOUNT, "--ignore-not-found", "-o=name")),
             "there is no default ServiceAccount",
             components,
             "kube-controller-manager",
@@ -114,7 +136,6 @@ class FullCluster:
         _wait(lambda: _answers(node.DNS_READY), "DNS is not ready", components, "coredns")
         for registry in REGISTRIES:
             components.require(registry.name)
-        progress.note("service accounts, DNS and registries are there")
 
     def _import_pause_image(self) -> None:
         archive = self.layout.run / "pause.tar"

@@ -28,6 +28,7 @@ from krm_runner.pods.node_platform import node_platform
 from krm_runner.pods.pull_secret import PullSecret
 from support.resolving import write_auths
 from support.server import free_port
+from support.service_account import account
 
 NAME, NAMESPACE = "auth-secret", "functions"
 RUNNERS = 5
@@ -197,6 +198,22 @@ async def test_refusals_have_the_servers_own_words(clients: list[KubeClient], ku
     async with KubeClient(configuration) as away:
         with pytest.raises(KubernetesUnavailableError, match="the API server cannot be reached"):
             await PullSecret(away, path=path, name=NAME, namespace=NAMESPACE).ensure()
+
+
+@pytest.mark.parametrize("missing", ["get", "create", "update"])
+async def test_every_verb_of_the_role_is_needed(
+    clients: list[KubeClient], kubectl: Kubectl, tmp_path: Path, missing: str
+) -> None:
+    able = secrets(clients, tmp_path, "first")[0]
+    if missing == "update":
+        await able.ensure()
+        credentials(tmp_path / "config-0", "second")
+    granted = [verb for verb in ("get", "create", "update") if verb != missing]
+    async with account(clients[0], NAMESPACE, verbs=granted, resources=["secrets"]) as client:
+        unable = secrets([client], tmp_path, "second")[0]
+        with pytest.raises(KubernetesForbiddenError, match=rf"cannot {missing} resource .secrets."):
+            await unable.ensure()
+    assert isinstance(await able.ensure(), Update if missing == "update" else Create)
 
 
 async def test_the_nodes_decide_the_platform_when_they_agree(clients: list[KubeClient], kubectl: Kubectl) -> None:

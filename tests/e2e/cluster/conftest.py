@@ -73,6 +73,13 @@ def sealed(bed: Bed, request: pytest.FixtureRequest) -> FullCluster:
 
 
 @pytest.fixture
+def breakable(sealed: FullCluster) -> Iterator[FullCluster]:
+    """For a test that stops parts of the cluster, marked `alone`: the next one finds it whole."""
+    yield sealed
+    sealed.mend()
+
+
+@pytest.fixture
 def new_namespace(kube: Kube, request: pytest.FixtureRequest) -> Iterator[Callable[..., Namespace]]:
     """Makes fresh namespaces, ready for pods; of a failed test it prints what happened in them."""
     made: list[Namespace] = []

@@ -82,13 +82,13 @@ def test_an_open_connection_is_cut(namespace: Namespace, api_relay: Relay) -> No
 
 
 @pytest.mark.alone
-def test_it_is_stopped_and_started_again(namespace: Namespace, sealed: FullCluster) -> None:
-    sealed.stop("kube-apiserver")
+def test_it_is_stopped_and_started_again(namespace: Namespace, breakable: FullCluster) -> None:
+    breakable.stop("kube-apiserver")
     try:
-        assert not sealed.running()["kube-apiserver"]
+        assert not breakable.running()["kube-apiserver"]
         with pytest.raises(ApiError):
             namespace.find("serviceaccounts/default")
     finally:
-        sealed.resume("kube-apiserver")
-    wait_until(lambda: control_plane.is_ready(sealed.layout, ENDPOINTS.server), what="the API server is ready")
+        breakable.resume("kube-apiserver")
+    wait_until(lambda: control_plane.is_ready(breakable.layout, ENDPOINTS.server), what="the API server is ready")
     assert namespace.find("serviceaccounts/default")

@@ -151,19 +151,19 @@ async def test_warm_calls_go_on_while_the_api_server_is_away(
 
 
 @pytest.mark.alone
-async def test_warm_calls_go_on_while_the_api_server_is_stopped(site: Site, image: str, sealed: FullCluster) -> None:
+async def test_warm_calls_go_on_while_the_api_server_is_stopped(site: Site, image: str, breakable: FullCluster) -> None:
     """The server itself, for everybody: proxies, DNS and the kubelet miss it too."""
     async with Client(site.runner("--pod-ttl=8s", "--scan-interval=1s").address) as client:
         async with Load(client, image) as load:
             await load.more(20)
             uid = site.only_pod()["metadata"]["uid"]
-            sealed.stop("kube-apiserver")
+            breakable.stop("kube-apiserver")
             try:
                 end = time.time() + 20
                 await load.until(lambda call: call.ended > end, what="after 20 s without the API server")
             finally:
-                sealed.resume("kube-apiserver")
-            is_ready = partial(control_plane.is_ready, sealed.layout, ENDPOINTS.server)
+                breakable.resume("kube-apiserver")
+            is_ready = partial(control_plane.is_ready, breakable.layout, ENDPOINTS.server)
             await eventually(is_ready, what="the API server is ready", seconds=60)
             await load.more(100)
         assert load.served
