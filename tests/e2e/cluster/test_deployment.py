@@ -6,7 +6,10 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable, Container
+from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from cluster.full import FullCluster
@@ -16,6 +19,7 @@ from images.oci import Image, single_layer
 from krm_runner.core.rights import RIGHTS, Need, Place, Right
 from support import function_images
 from support.calls import wish
+from support.certificates import Authority
 from support.client import Answer, Client
 from support.deployed import Deployed, runner_image
 from support.go_tools import GRPCURL, go_tool
@@ -247,6 +251,44 @@ def _quick(base: Deployed) -> list[str]:
     return [*kept, "--pod-ttl=4s", "--scan-interval=1s", "--log-level=3"]
 
 
+# --- who may call ----------------------------------------------------------------------------------------------------
+
+
+async def test_certificates_and_tokens_from_secrets(deployed: Deployed, image: str, tmp_path: Path) -> None:
+    """The chart with all of it switched on: probes, callers and pods find their way, and nobody else does."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("runner", subject_names="DNS:runner")
+    own_certificate, own_key = (path.read_bytes() for path in authority.sign("caller", usage="clientAuth"))
+    trusted = authority.certificate.read_bytes()
+    for name, files in {
+        "function-runner-tls": {"tls.crt": certificate.read_bytes(), "tls.key": key.read_bytes(), "ca.crt": trusted},
+        "function-runner-token": {"tokens": b"0123456789abcdef-caller\n"},
+        "function-runner-pod-key": {"keys": b"0123456789abcdef0123456789abcdef\n"},
+    }.items():
+        data = {file: base64.b64encode(content).decode() for file, content in files.items()}
+        deployed.system.create({"apiVersion": "v1", "kind": "Secret", "data": data}, name)
+    deployed.install(
+        charted(("tls.enabled=true", "tls.clientCa=true", "callerTokens.enabled=true", "podTokens.enabled=true"))
+    )
+    options: Any = (("grpc.ssl_target_name_override", "runner"),)
+    known = grpc.ssl_channel_credentials(trusted, own_key, own_certificate)
+    token = "0123456789abcdef-caller"
+    async with Client(deployed.address, options, credentials=known, token=token) as client:
+        assert (await client.evaluate(image, wish())).code == "OK"
+    (pod,) = deployed.pods()
+    async with Client(deployed.address, options, credentials=known) as client:
+        assert (await client.evaluate(image, wish())).code == "UNAUTHENTICATED", "without the token"
+    strange = grpc.ssl_channel_credentials(trusted)
+    for nobody in (
+        Client(deployed.address, options, credentials=strange, token=token),
+        Client(deployed.address, token=token),
+    ):
+        async with nobody as client:
+            assert (await client.evaluate(image, wish(), timeout=5)).code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+    async with Client(f"{pod['status']['podIP']}:9446") as client:
+        assert (await client.evaluate(image, wish())).code == "UNAUTHENTICATED", "a neighbour of the pod"
+
+
 # --- functions that try to get out ------------------------------------------------------------------------------------
 
 TRIES = f"""
@@ -294,4 +336,23 @@ async def test_a_function_that_takes_too_much_hurts_only_itself(
         assert (await client.evaluate(image, wish())).code == "OK"
         answer: Answer = await client.evaluate(hog, wish(), timeout=90)
         assert answer.code != "OK"
+        assert (await client.evaluate(image, wish())).code == "OK", "its neighbour goes on"
+
+
+FILLS_ITS_DISK = "dd if=/dev/zero of=/tmp/zeros bs=1M count=64 2>/dev/null; exec sleep 100"
+
+
+async def test_a_function_that_fills_its_disk_is_evicted_and_its_neighbour_goes_on(
+    base: Deployed, push: Push, image: str
+) -> None:
+    """The base's limit is a gigabyte: here it is less, for the machine's sake."""
+    limits = [{"type": "Container", "default": {"memory": "1Gi", "ephemeral-storage": "24Mi"}}]
+    for name in ("function-limits", "storage"):
+        base.functions.kube.patch(base.functions.path(f"limitranges/{name}"), {"spec": {"limits": limits}})
+    hog = push.mirrored("hog-disk", function_images.shell(FILLS_ITS_DISK), "ghcr.io")
+    async with Client(base.address) as client:
+        assert (await client.evaluate(image, wish())).code == "OK"
+        answer = await client.evaluate(hog, wish(), timeout=180)
+        assert (answer.code, answer.reason) == ("UNAVAILABLE", "POD_LOST"), answer.message
+        assert "Evicted" in answer.message
         assert (await client.evaluate(image, wish())).code == "OK", "its neighbour goes on"
