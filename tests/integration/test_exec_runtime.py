@@ -60,6 +60,26 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(installat
     assert "2 calls waiting" in refused.message
 
 
+async def test_requests_that_do_not_fit_beside_the_others_are_refused_at_once(
+    installation: Installation, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    image = installation.add("held", f"#!/bin/sh\nwhile [ ! -e {gate} ]; do sleep 0.05; done\nexec cat\n")
+    large = LIST + b"#" * 80_000
+    runner = installation.start("--max-request-memory=100000")
+    async with Client(runner.address) as client:
+        held = asyncio.create_task(client.evaluate(image, large))
+        await eventually(lambda: children(runner.pid) != [], what="the first call runs")
+        refused = await client.evaluate(image, large)
+        assert (refused.code, refused.reason, refused.retry_delay) == ("RESOURCE_EXHAUSTED", "OVERLOADED", 1.0)
+        assert "--max-request-memory" in refused.message
+        small = asyncio.create_task(client.evaluate(image, LIST))
+        gate.touch()
+        assert [(await call).code for call in (held, small)] == ["OK", "OK"]
+        alone = await client.evaluate(image, LIST + b"#" * 200_000)
+        assert alone.code == "OK", "one alone always fits"
+
+
 async def test_a_call_whose_time_is_over_while_it_waits_never_runs(installation: Installation, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     slow = installation.add("slow", "#!/bin/sh\nsleep 1\nexec cat\n")

@@ -84,6 +84,15 @@ def test_the_files_limits_count_over_those_of_the_flags(tmp_path: Path) -> None:
     assert [function.name for function in functions.configured] == ["all", "some:v1", "none"]
 
 
+def test_whoever_wants_pods_ready_allows_as_many(tmp_path: Path) -> None:
+    path = tmp_path / "cache.yaml"
+    path.write_text("- {name: three, minReadyPods: 3}\n- {name: one, minReadyPods: 1, maxParallelPodsPerFunction: 4}")
+    functions = limits_of(path)
+    functions.load()
+    three, one = (functions.of(f"{PREFIX}/{name}:latest").limits for name in ("three", "one"))
+    assert (three.min_ready, three.max_pods, one.min_ready, one.max_pods) == (3, 3, 1, 4)
+
+
 def test_a_queue_of_nobody_still_serves_one_call_per_pod(tmp_path: Path) -> None:
     assert limits_of(tmp_path / "none", max_queue_length=0).of("any").limits.max_calls == 1
 

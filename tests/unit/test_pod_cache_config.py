@@ -26,7 +26,7 @@ def parsed(text: str) -> PodCacheConfig:
 
 def test_the_example_of_the_contract() -> None:
     reference = image_ref.parse(IMAGE)
-    expected = FunctionConfig(IMAGE, reference, 1800.0, 2, 2, Resources({"cpu": "100m"}, {"memory": "256Mi"}))
+    expected = FunctionConfig(IMAGE, reference, 1800.0, 2, 2, None, Resources({"cpu": "100m"}, {"memory": "256Mi"}))
     assert parsed(EXAMPLE) == PodCacheConfig({IMAGE: expected})
     assert parsed(EXAMPLE).find(reference) == expected
     assert parsed(EXAMPLE).find(image_ref.parse("other")) is None
@@ -72,6 +72,11 @@ def test_order_is_kept_and_a_second_entry_is_a_warning() -> None:
         ("- {name: f, maxWaitlistLength: many}", "maxWaitlistLength must be a whole number"),
         ("- {name: f, maxParallelPodsPerFunction: true}", "maxParallelPodsPerFunction must be a whole number"),
         ("- {name: f, maxParallelPodsPerFunction: 10001}", "maxParallelPodsPerFunction must be a whole number"),
+        ("- {name: f, minReadyPods: -1}", "minReadyPods must be a whole number from 1 to 10000, or 0 for none"),
+        (
+            "- {name: f, minReadyPods: 3, maxParallelPodsPerFunction: 2}",
+            "[0] (f): minReadyPods is 3, and maxParallelPodsPerFunction allows 2",
+        ),
         ("- {name: f, resources: lots}", "[0] (f): resources must be a mapping with requests and limits"),
         ("- {name: f, resources: {cpu: 1}}", 'resources: "cpu" is not known; it takes requests, limits'),
         ("- {name: f, resources: {limits: 1}}", "resources.limits must be a mapping such as"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -299,6 +300,54 @@ def test_the_least_loaded_of_many_is_found_whatever_came_and_went() -> None:
         under_way.append(ticket)
 
 
+KEPT = Limits(waitlist=2, max_pods=3, max_calls=8, ttl=100.0, min_ready=1)
+
+
+def test_a_function_that_is_kept_ready_gets_its_next_pod_before_a_call_needs_it() -> None:
+    scene = Scene(KEPT)
+    assert scene.pool.keep_ready(FUNCTION, OLD, KEPT, now=0) == [StartPod("old-1", FUNCTION, OLD, 100.0)]
+    assert scene.see("old-1", PodState.READY) == []
+    assert scene.acquire("a") == [Grant("a", "old-1")]
+    assert scene.acquire("b") == [Grant("b", "old-1"), StartPod("old-2", FUNCTION, OLD, 100.0)]
+    assert scene.pool.failed("old-2", "", FUNCTION, "why", now=1) == [], "started again after a while"
+    assert scene.pool.renew(now=1.5) == []
+    assert scene.pool.renew(now=2.5) == [StartPod("old-2", FUNCTION, OLD, 102.5)]
+
+
+def test_a_pod_that_is_lost_is_made_up_for_at_once() -> None:
+    scene = Scene(KEPT)
+    scene.pool.keep_ready(FUNCTION, OLD, KEPT, now=0)
+    scene.see("old-1", PodState.READY)
+    assert scene.pool.gone("old-1", "uid-old-1", FUNCTION, "gone", now=5) == [StartPod("old-1", FUNCTION, OLD, 105.0)]
+
+
+def test_another_version_is_made_ready_before_a_call_wants_it() -> None:
+    scene = Scene(KEPT)
+    scene.pool.keep_ready(FUNCTION, OLD, KEPT, now=0)
+    scene.see("old-1", PodState.READY)
+    assert scene.pool.want(FUNCTION, NEW, now=5) == [StartPod("new-1", FUNCTION, NEW, 105.0)]
+
+
+def test_the_last_ready_pods_are_not_collected() -> None:
+    scene = Scene(KEPT)
+    scene.pool.keep_ready(FUNCTION, OLD, KEPT, now=0)
+    scene.see("old-1", PodState.READY, reclaim_after=100)
+    scene.see("old-2", PodState.READY, reclaim_after=100)
+    assert scene.pool.collect(now=200) == [
+        DeletePod("old-1", "uid-old-1", "expired"),
+        ExtendTtl("old-2", "uid-old-2", 300.0),
+    ]
+    assert scene.pool.limit(FUNCTION, LIMITS, now=250) == []
+    assert scene.pool.collect(now=300) == [DeletePod("old-2", "uid-old-2", "expired")], "its file wants none any more"
+
+
+def test_a_minimum_counts_from_when_it_is_asked_for() -> None:
+    """A pod that is only seen may be of a version that nobody wants any more."""
+    scene = Scene(KEPT)
+    scene.see("old-1", PodState.STARTING)
+    assert scene.pool.gone("old-1", "uid-old-1", FUNCTION, "gone", now=5) == []
+
+
 class PoolModel(RuleBasedStateMachine):
     """Calls, pods and time in any order; the model holds what the effects promised."""
 
@@ -316,6 +365,8 @@ class PoolModel(RuleBasedStateMachine):
         self.pods: dict[str, tuple[str, Version, PodState]] = {}
         """By name: uid ("" before it is created), version, state."""
         self.written: dict[str, float] = {}
+        self.limits = LIMITS
+        self.is_kept_ready = False
         self.states: dict[str, tuple[str, PodState]] = {}
 
     def perform(self, effects: Effects[int]) -> None:
@@ -357,7 +408,7 @@ class PoolModel(RuleBasedStateMachine):
         uid, version, state = self.pods[name]
         seen = Observed(name, uid, FUNCTION, version, state, self.now + LIMITS.ttl, why="held up")
         self.written[uid] = self.now + LIMITS.ttl
-        self.perform(self.pool.observed(seen, LIMITS, now=self.now))
+        self.perform(self.pool.observed(seen, self.limits, now=self.now))
 
     def new_uid(self) -> str:
         self.last_uid += 1
@@ -371,7 +422,7 @@ class PoolModel(RuleBasedStateMachine):
     def a_call_comes(self) -> int:
         self.last_ticket += 1
         self.waiting.add(self.last_ticket)
-        self.perform(self.pool.acquire(self.last_ticket, FUNCTION, self.version, LIMITS, now=self.now))
+        self.perform(self.pool.acquire(self.last_ticket, FUNCTION, self.version, self.limits, now=self.now))
         return self.last_ticket
 
     @rule(ticket=consumes(tickets))
@@ -432,6 +483,12 @@ class PoolModel(RuleBasedStateMachine):
         self.version = version
         self.perform(self.pool.want(FUNCTION, version, now=self.now))
 
+    @rule(min_ready=st.integers(0, 4))
+    def it_is_kept_ready(self, min_ready: int) -> None:
+        self.limits = replace(LIMITS, min_ready=min_ready)
+        self.is_kept_ready = True
+        self.perform(self.pool.keep_ready(FUNCTION, self.version, self.limits, now=self.now))
+
     @rule(seconds=st.sampled_from([0.5, 10.0, 60.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
@@ -452,6 +509,19 @@ class PoolModel(RuleBasedStateMachine):
             if state is not before and (uid == old_uid or not old_uid):
                 assert (before, state) in MOVES
         self.states = now
+
+    @rule()
+    def what_is_missing_of_the_minimum_is_on_its_way(self) -> None:
+        """Later than any delay after a failure, and unless the cluster has no room."""
+        self.now += 301.0
+        self.perform(self.pool.renew(now=self.now))
+        ours = {name: state for name, (_, version, state) in self.pods.items() if version == self.version}
+        if not self.is_kept_ready or PodState.HELD_UP in ours.values():
+            return
+        busy = [name for name in ours if list(self.granted.values()).count(name) >= LIMITS.waitlist]
+        spare = [name for name, state in ours.items() if state in COUNTED and name not in busy]
+        counted = [state for state in ours.values() if state in COUNTED]
+        assert len(spare) >= self.limits.min_ready or len(counted) >= LIMITS.max_pods
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from krm_runner.core.backoff import Backoff
 from krm_runner.core.errors import FunctionNotFoundError
 from krm_runner.core.pod_cache_config import FunctionConfig
 from krm_runner.files import watched_file
@@ -29,8 +30,8 @@ def logs() -> Iterator[list[structlog.typing.EventDict]]:
         yield lines
 
 
-def functions_in(path: Path, *names: str) -> FunctionLimits:
-    path.write_text(listed(*names) or "[]")
+def functions_in(path: Path, *names: str, extra: str = "") -> FunctionLimits:
+    path.write_text((listed(*names) + extra) or "[]")
     functions = limits_of(path)
     functions.load()
     return functions
@@ -113,6 +114,43 @@ async def test_failures_are_logged_and_hold_up_nobody(path: Path, logs: list[str
     assert "not found" in known["error"]
     assert (unknown["log_level"], unknown["image"], unknown["error"]) == ("error", "c", "ValueError('c')")
     assert (end["functions"], end["failed"]) == (2, 2)
+
+
+async def test_what_must_be_ready_is_tried_again_until_it_is(
+    path: Path, logs: list[structlog.typing.EventDict]
+) -> None:
+    tried: list[str] = []
+
+    async def start(function: FunctionConfig) -> None:
+        tried.append(function.name)
+        if function.name == "b" or tried.count("c") < 3:
+            raise FunctionNotFoundError(function.name)
+
+    functions = functions_in(path, *"b", extra="\n- {name: c, minReadyPods: 1}")
+    async with asyncio.timeout(10):
+        await WarmUp(functions, start, again=Backoff(0.001, 0.01)).run()
+    assert tried == ["b", "c", "c", "c"], "nobody insists on the other one"
+    assert [line["failed"] for line in logs if line["event"] == "warm-up done"] == [2, 1, 0]
+
+
+async def test_a_new_run_ends_the_wait_for_another_try(path: Path) -> None:
+    tried: list[str] = []
+    failed = asyncio.Event()
+
+    async def start(function: FunctionConfig) -> None:
+        tried.append(function.name)
+        if len(tried) == 1:
+            failed.set()
+            raise FunctionNotFoundError(function.name)
+
+    warm_up = WarmUp(functions_in(path, extra="- {name: c, minReadyPods: 1}"), start, again=Backoff(3600, 3600))
+    run = asyncio.create_task(warm_up.run())
+    async with asyncio.timeout(10):
+        await failed.wait()
+        await warm_up.done.wait()
+        await warm_up.run()
+        await run
+    assert tried == ["c", "c"]
 
 
 async def test_nothing_to_do(path: Path, logs: list[structlog.typing.EventDict]) -> None:

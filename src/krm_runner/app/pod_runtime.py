@@ -143,11 +143,15 @@ async def open_pod_runtime(
             keeper.keys_changed(templates.current)
             renew()
 
+        def on_limits() -> None:
+            keeper.limits_changed()
+            renew()
+
         templates.on_change = on_template
         background.start(tokens.keep(on_keys), name="keys of pods' tokens")
         background.start(templates.keep(), name="pod template")
         background.start(keeper.run(pod_watch), name="pod keeper")
-        background.start(functions.watch(renew), name="pod cache configuration")
+        background.start(functions.watch(on_limits), name="pod cache configuration")
         renew()
         yield PodRuntime(evaluator, warm_up)
 

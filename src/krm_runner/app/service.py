@@ -17,11 +17,13 @@ from krm_runner.app.exec_runtime import ExecRuntime
 from krm_runner.app.pod_runtime import PodRuntime, function_limits, open_pod_runtime
 from krm_runner.core.bearer_tokens import BearerTokens
 from krm_runner.core.evaluation import Evaluator
+from krm_runner.core.request_budget import RequestBudget
 from krm_runner.evaluators.chain import ChainEvaluator
 from krm_runner.evaluators.executable import ExecutableEvaluator
 from krm_runner.files.kept_files import KeptFiles
 from krm_runner.pods.pod_tokens import PodTokens
 from krm_runner.process.executor import Executor
+from krm_runner.process.memory_limit import usable_memory
 from krm_runner.process.spawn import initial_environment
 from krm_runner.rpc.evaluate import EvaluateHandler
 from krm_runner.rpc.server import GrpcServer
@@ -32,6 +34,8 @@ from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.pod_metrics import PodMetrics
 
 _log = structlog.get_logger("krm_runner")
+_SHARE_OF_REQUESTS = 4
+"""An answer takes as much again as its request, and whoever has both may need a third copy for a moment."""
 
 
 async def serve(settings: Settings) -> None:
@@ -75,6 +79,7 @@ async def serve(settings: Settings) -> None:
             metrics=metrics,
             tracer=telemetry.tracer,
             message_limit=settings.server.max_message_bytes,
+            budget=RequestBudget(settings.server.max_request_memory or usable_memory() // _SHARE_OF_REQUESTS),
             default_timeout=settings.server.default_timeout,
             default_prefix=settings.server.default_image_prefix,
             log_payloads=settings.log.level >= logs.PAYLOADS,

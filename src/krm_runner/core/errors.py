@@ -170,6 +170,21 @@ class QueueFullError(EvaluationError):
         )
 
 
+class OverloadedError(EvaluationError):
+    """The requests under way take all the memory that they may have."""
+
+    reason = "OVERLOADED"
+    retry_after = 1.0
+
+    def __init__(self, image: str, *, size: int, used: int, limit: int) -> None:
+        super().__init__(
+            f'function "{image}" is not run now: the runner is overloaded. The requests that it has take {used} bytes, '
+            f"and with this one of {size} bytes more than {limit} (--max-request-memory); try again later",
+            image=image,
+            facts={"size": str(size), "used": str(used), "limit": str(limit)},
+        )
+
+
 class OutOfResourcesError(EvaluationError):
     """The machine has no process, file or memory left to start the function with."""
 

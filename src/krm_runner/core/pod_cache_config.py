@@ -4,6 +4,7 @@
       timeToLive: 30m
       maxWaitlistLength: 2
       maxParallelPodsPerFunction: 2
+      minReadyPods: 1
       resources: {requests: {cpu: 100m}, limits: {memory: 256Mi}}
 
 What an entry leaves out, or says as 0, is what the flags say. Refuses a file with a wrong entry as a whole and names
@@ -25,7 +26,7 @@ from krm_runner.core.resources import NO_RESOURCES, Resources, parse_resources
 
 T = TypeVar("T")
 
-_FIELDS = ("name", "timeToLive", "maxWaitlistLength", "maxParallelPodsPerFunction", "resources")
+_FIELDS = ("name", "timeToLive", "maxWaitlistLength", "maxParallelPodsPerFunction", "minReadyPods", "resources")
 _MAX_WAITLIST_LENGTH = 1_000_000
 _MAX_PARALLEL_PODS = 10_000
 
@@ -40,6 +41,7 @@ class FunctionConfig:
     ttl: float | None = None
     max_waitlist_length: int | None = None
     max_parallel_pods: int | None = None
+    min_ready_pods: int | None = None
     resources: Resources = NO_RESOURCES
 
 
@@ -112,6 +114,9 @@ class _Entry:
         ttl = self._parsed("timeToLive", _ttl)
         waitlist = self._parsed("maxWaitlistLength", _count(_MAX_WAITLIST_LENGTH))
         pods = self._parsed("maxParallelPodsPerFunction", _count(_MAX_PARALLEL_PODS))
+        ready = self._parsed("minReadyPods", _count(_MAX_PARALLEL_PODS, none="none"))
+        if pods is not None and ready is not None and ready > pods:
+            self.faults.append(f"{self._place}: minReadyPods is {ready}, and maxParallelPodsPerFunction allows {pods}")
         resources = NO_RESOURCES
         try:
             resources = parse_resources(self._fields.get("resources"))
@@ -119,7 +124,7 @@ class _Entry:
             self.faults.append(f"{self._place}: {error}")
         if self.faults or image is None:
             return None
-        return FunctionConfig(str(name), image, ttl, waitlist, pods, resources)
+        return FunctionConfig(str(name), image, ttl, waitlist, pods, ready, resources)
 
     def _parsed(self, name: str, parse: Callable[[object], T]) -> T | None:
         try:
@@ -145,12 +150,12 @@ def _ttl(value: object) -> float | None:
     return duration(value) or None
 
 
-def _count(high: int) -> Callable[[object], int | None]:
+def _count(high: int, *, none: str = "what the flag says") -> Callable[[object], int | None]:
     def parse(value: object) -> int | None:
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
-            raise ValueError(f"a whole number from 1 to {high}, or 0 for what the flag says")
+            raise ValueError(f"a whole number from 1 to {high}, or 0 for {none}")
         return value or None
 
     return parse

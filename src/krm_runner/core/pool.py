@@ -15,6 +15,8 @@ The rules:
   that is held up stays, but nobody waits for it, and no other is started beside it.
 - A pod that somebody deletes while it starts is replaced, the first time at once.
 - A call that gives up holds nothing; the pod that was being started for it goes on, and serves the next one.
+- A function that is kept ready has so many pods with room for a call as its `min_ready` says, or on their way, as far
+  as `max_pods` allows: one that is lost, or busy to its limit, is made up for before a call needs it.
 - A pod without calls is deleted when its time (`reclaim_after`) is over, one with calls never; using a pod extends its
   time, and that is written at most once per quarter of the TTL.
 - Pods are known by name and uid: what is said of a pod that was replaced by another of the same name is not heard.
@@ -90,6 +92,20 @@ class Pool(Generic[Ticket]):
         if self._pods_that_count(wanted) or now < wanted.restart_after:
             return []
         return [self._start(wanted, now)]
+
+    def keep_ready(self, function: str, version: Version, limits: Limits, *, now: float) -> Effects[Ticket]:
+        """From now on the function has its minimum of ready pods at all times."""
+        wanted = self._wanted(function, version, limits)
+        wanted.is_kept_ready = True
+        return list(self._dispatch(wanted, now))
+
+    def limit(self, function: str, limits: Limits, *, now: float) -> Effects[Ticket]:
+        """Other limits from now on."""
+        known = self._functions.get(function)
+        if known is None:
+            return []
+        known.limits = limits
+        return list(self._dispatch(known, now))
 
     def want(self, function: str, version: Version, *, now: float) -> Effects[Ticket]:
         """Another digest or template from now on; calls that wait get pods of it."""
@@ -173,6 +189,7 @@ class Pool(Generic[Ticket]):
                 for pod in function.pods.values():
                     if pod.calls:
                         effects += self._extend(function, pod, now)
+            effects += self._replenish(function, now)
             if not function.pods and not function.waiting and now >= function.restart_after:
                 del self._functions[function.name]
         for name in [name for name, until in self._taken.items() if until <= now]:
@@ -185,7 +202,11 @@ class Pool(Generic[Ticket]):
         for function in self._functions.values():
             for pod in function.pods.values():
                 is_idle = not pod.calls and not (pod.state is PodState.STARTING and function.waiting)
-                if is_idle and pod.uid and pod.state is not PodState.LEAVING and pod.reclaim_after <= now:
+                if not is_idle or not pod.uid or pod.state is PodState.LEAVING or pod.reclaim_after > now:
+                    continue
+                if self._is_of_the_minimum(function, pod):
+                    effects += self._extend(function, pod, now)
+                else:
                     function.change(pod, state=PodState.LEAVING)
                     effects.append(DeletePod(pod.name, pod.uid, "expired"))
         return effects
@@ -239,6 +260,10 @@ class Pool(Generic[Ticket]):
 
     def _dispatch(self, function: Function[Ticket], now: float) -> Iterator[Effect[Ticket]]:
         """Give the calls that wait what there is, and start what is missing."""
+        yield from self._serve(function, now)
+        yield from self._replenish(function, now)
+
+    def _serve(self, function: Function[Ticket], now: float) -> Iterator[Effect[Ticket]]:
         while function.waiting:
             best = function.ready.best()
             if best is not None and len(best.calls) < function.limits.waitlist:
@@ -257,11 +282,28 @@ class Pool(Generic[Ticket]):
                 yield Refuse(ticket, held_up.why if held_up else function.failure)
 
     def _should_start(self, function: Function[Ticket], now: float) -> bool:
+        on_their_way = len(function.current(PodState.STARTING))
+        return len(function.waiting) > on_their_way * function.limits.waitlist and self._may_start(function, now)
+
+    def _may_start(self, function: Function[Ticket], now: float) -> bool:
         if function.current(PodState.HELD_UP) or now < function.restart_after:
             return False
-        if self._pods_that_count(function) >= function.limits.max_pods:
-            return False
-        return len(function.waiting) > len(function.current(PodState.STARTING)) * function.limits.waitlist
+        return self._pods_that_count(function) < function.limits.max_pods
+
+    def _replenish(self, function: Function[Ticket], now: float) -> Iterator[StartPod]:
+        """Make up for what is missing of the minimum."""
+        if not function.is_kept_ready:
+            return
+        limits = function.limits
+        while function.ready.with_room(limits.waitlist) + len(
+            function.current(PodState.STARTING)
+        ) < limits.min_ready and self._may_start(function, now):
+            yield self._start(function, now)
+
+    def _is_of_the_minimum(self, function: Function[Ticket], pod: Pod[Ticket]) -> bool:
+        """Whether there would be too few ready pods without this one."""
+        ready = function.current(PodState.READY)
+        return function.is_kept_ready and pod.name in ready and len(ready) <= function.limits.min_ready
 
     def _pods_that_count(self, function: Function[Ticket]) -> int:
         return sum(len(function.current(state)) for state in (PodState.STARTING, PodState.HELD_UP, PodState.READY))

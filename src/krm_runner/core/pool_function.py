@@ -65,6 +65,10 @@ class ReadyPods(Generic[Ticket]):
             del self._by_load[load]
         self._count -= 1
 
+    def with_room(self, waitlist: int) -> int:
+        """How many have fewer calls than this."""
+        return sum(len(equals) for load, equals in self._by_load.items() if load < waitlist)
+
     def best(self) -> Pod[Ticket] | None:
         """The least loaded one."""
         if not self._count:
@@ -87,6 +91,8 @@ class Function(Generic[Ticket]):
         self.failures = 0
         self.failure: object = None
         self.restart_after = 0.0
+        self.is_kept_ready = False
+        """Whether its minimum of ready pods counts."""
         self.ready = ReadyPods[Ticket]()
         self._current: dict[PodState, dict[str, Pod[Ticket]]] = {state: {} for state in PodState}
 

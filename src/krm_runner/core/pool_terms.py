@@ -26,6 +26,8 @@ class Limits:
     max_pods: int
     max_calls: int
     ttl: float
+    min_ready: int = 0
+    """So many pods that have room for a call are kept, though nobody calls; see `Pool.keep_ready`."""
 
 
 class PodState(Enum):

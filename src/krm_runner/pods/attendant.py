@@ -101,6 +101,11 @@ class Attendant:
         return isinstance(self.status, Terminating)
 
     @property
+    def failure(self) -> Failed | None:
+        """Why it is no good any more, if that is known."""
+        return self.verdict or (self.status if isinstance(self.status, Failed) else None)
+
+    @property
     def waits_for(self) -> tuple[str, str]:
         """Reason and message of why it does not serve yet."""
         return waits_for(self.status, is_running=RUNNING in self.milestones.reached, trouble=self.trouble)

@@ -102,6 +102,7 @@ class FunctionLimits:
                 ttl=function.ttl,
                 waitlist=function.max_waitlist_length,
                 pods=function.max_parallel_pods,
+                ready=function.min_ready_pods,
                 resources=function.resources,
             )
             for image, function in config.functions.items()
@@ -113,14 +114,17 @@ class FunctionLimits:
         ttl: float | None = None,
         waitlist: int | None = None,
         pods: int | None = None,
+        ready: int | None = None,
         resources: Resources = NO_RESOURCES,
     ) -> FunctionRules:
-        max_pods = pods or self._max_parallel_pods
+        # Whoever wants so many ready allows as many.
+        max_pods = max(pods or self._max_parallel_pods, ready or 0)
         limits = Limits(
             waitlist=waitlist or self._max_waitlist_length,
             max_pods=max_pods,
             # The pool counts all calls of a function, and as many as it has pods are not waiting.
             max_calls=self._max_queue_length + max_pods,
             ttl=ttl or self._ttl,
+            min_ready=ready or 0,
         )
         return FunctionRules(limits, resources)

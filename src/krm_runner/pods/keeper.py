@@ -62,7 +62,7 @@ _log = structlog.get_logger("krm_runner.pods")
 _HEARTBEAT = 1.0
 _SETTLING = 10.0
 """For how long nothing is collected after the API server was away: every runner first says which pods it uses."""
-_CAUSE_TIMEOUT = 2.0
+_CAUSE_TIMEOUT, _CAUSE_LOOKS = 2.0, 20
 _FOREIGN = ""
 """The function of pods that do not say what they serve: they only expire."""
 
@@ -191,14 +191,15 @@ class Keeper:
 
     async def cause(self, pod: Attendant, error: PodLostError) -> PodLostError:
         """The same error with what Kubernetes says happened to the pod, which may come a moment later."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + _CAUSE_TIMEOUT
-        while loop.time() < end and self.census.has(pod) and not pod.is_leaving:
-            if isinstance(pod.status, Failed):
-                failed = pod.status
-                why = f"{failed.reason}: {failed.message}" + (f"; {failed.advice}" if failed.advice else "")
-                return PodLostError(error.image, pod=pod.facts.name, why=why, reached=error.reached)
-            await asyncio.sleep(_CAUSE_TIMEOUT / 20)
+        for _ in range(_CAUSE_LOOKS):
+            if pod.failure or pod.is_leaving or not self.census.has(pod):
+                break
+            await asyncio.sleep(_CAUSE_TIMEOUT / _CAUSE_LOOKS)
+        failed = pod.failure
+        if failed is not None:
+            # Such a pod is deleted at once: that is the consequence, and not the cause.
+            why = f"{failed.reason}: {failed.message}" + (f"; {failed.advice}" if failed.advice else "")
+            return PodLostError(error.image, pod=pod.facts.name, why=why, reached=error.reached)
         if pod.is_leaving:
             return PodLostError(error.image, pod=pod.facts.name, why="the pod was deleted", reached=error.reached)
         return error
@@ -209,18 +210,35 @@ class Keeper:
         return version.digest if version else ""
 
     async def warm_up(self, wanted: Wanted, *, image: str) -> None:
-        """See that the function has a pod, and wait until it serves; the error says why it does not."""
+        """See that the function has a pod, and wait until it serves; the error says why it does not.
+
+        Whether it could or not, from then on the function has its minimum of ready pods.
+        """
         function = wanted.function
         self._wanted[function] = wanted
         limits = self._functions.of(function).limits
         self._perform(self._pool.warm_up(function, wanted.version, limits, now=self._clock()))
-        if self._pool.serving(function, wanted.template.version) == wanted.version:
+        try:
+            await self._first_pod(wanted, image)
+        finally:
+            latest = self._wanted.setdefault(function, wanted)
+            limits = self._functions.of(function).limits
+            self._perform(self._pool.keep_ready(function, latest.version, limits, now=self._clock()))
+
+    async def _first_pod(self, wanted: Wanted, image: str) -> None:
+        if self._pool.serving(wanted.function, wanted.template.version) == wanted.version:
             return
         # A lease that nobody uses waits for the pod as a call would, and gets its reason.
         deadline = asyncio.get_running_loop().time() + self._start_timeout + _HEARTBEAT
         request = EvaluationRequest(image=image, reference=wanted.reference, resource_list=b"", deadline=deadline)
         async with self.lease(wanted, request):
             return
+
+    def limits_changed(self) -> None:
+        """Functions have other limits than before."""
+        for function in self._pool.functions():
+            limits = self._functions.of(function).limits
+            self._perform(self._pool.limit(function, limits, now=self._clock()))
 
     def template_changed(self, template: PodTemplate) -> None:
         """Calls that wait for a pod of the old one get one of the new one."""

@@ -18,6 +18,7 @@ from krm_runner.core.errors import (
     EvaluationError,
     InvalidRequestError,
     MessageTooLargeError,
+    OverloadedError,
     ShuttingDownError,
     UnauthenticatedError,
     UnexpectedError,
@@ -25,6 +26,7 @@ from krm_runner.core.errors import (
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
 from krm_runner.core.image_ref import ImageRef
 from krm_runner.core.log_excerpt import shorten
+from krm_runner.core.request_budget import RequestBudget
 from krm_runner.rpc import wire
 from krm_runner.rpc._generated import evaluator_pb2
 from krm_runner.rpc.status import DETAILS_KEY, status_of
@@ -81,6 +83,7 @@ class EvaluateHandler:
         metrics: EvaluationMetrics,
         tracer: Tracer | None,
         message_limit: int,
+        budget: RequestBudget,
         default_timeout: float,
         default_prefix: str,
         log_payloads: bool,
@@ -90,6 +93,7 @@ class EvaluateHandler:
         self._metrics = metrics
         self._tracer = tracer
         self._message_limit = message_limit
+        self._budget = budget
         self._default_timeout = default_timeout
         self._parse_image = functools.lru_cache(maxsize=1024)(
             functools.partial(image_ref.parse, default_prefix=default_prefix)
@@ -159,7 +163,15 @@ class EvaluateHandler:
 
     async def _answer(self, call: _Call, message: bytes, context: _Context) -> bytes:
         call.request = self._read(call, message, context)
-        result = await self._evaluator.evaluate(call.request)
+        if not self._budget.enter(len(message)):
+            raise OverloadedError(call.image, size=len(message), used=self._budget.used, limit=self._budget.limit)
+        try:
+            return await self._evaluate(call, call.request)
+        finally:
+            self._budget.leave(len(message))
+
+    async def _evaluate(self, call: _Call, request: EvaluationRequest) -> bytes:
+        result = await self._evaluator.evaluate(request)
         call.facts["queue_seconds"] = result.queue_wait
         if result.pod:
             call.facts["pod"] = result.pod

@@ -25,6 +25,8 @@ class ServerSettings:
 
     port: int
     max_message_bytes: int
+    max_request_memory: int
+    """Of all requests under way; 0: a share of what there is."""
     default_timeout: float
     shutdown_delay: float
     shutdown_timeout: float
@@ -98,6 +100,7 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
     server = ServerSettings(
         port=value("port", int),
         max_message_bytes=value("max-request-body-size", int),
+        max_request_memory=value("max-request-memory", int),
         default_timeout=value("default-timeout", float),
         shutdown_delay=value("shutdown-delay", float),
         shutdown_timeout=value("shutdown-timeout", float),

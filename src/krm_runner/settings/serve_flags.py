@@ -64,6 +64,13 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         "calls of one function that may wait; one more is refused",
         integer(0, 1_000_000),
     ),
+    Flag(
+        "max-request-memory",
+        GENERIC,
+        "0",
+        "bytes of all requests under way (0: a quarter of this container's memory)",
+        integer(0, 1 << 50),
+    ),
     Flag("functions", EXEC, "./functions", "directory of the executables"),
     Flag("config", EXEC, "./config.yaml", "file that says which executable serves which image"),
     Flag(

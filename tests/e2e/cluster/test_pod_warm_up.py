@@ -89,6 +89,28 @@ async def test_a_change_of_the_file_applies(site: Site, images: list[str]) -> No
     await until_ready(site, images)
 
 
+async def test_a_minimum_of_ready_pods_is_kept(site: Site, push: Push) -> None:
+    """One that is lost or busy is made up for before a call comes, and the last one does not expire."""
+    image = push("slow", function_images.shell("sleep 8; cat"))
+    entry = {"name": image, "minReadyPods": 1, "maxParallelPodsPerFunction": 2, "maxWaitlistLength": 1}
+    runner = site.runner(flag(site.cache_config(entry)), "--pod-ttl=4s", "--scan-interval=1s")
+    await until_ready(site, [image])
+    first = site.only_pod()["metadata"]
+    await asyncio.sleep(8)
+    assert site.only_pod()["metadata"]["uid"] == first["uid"], "twice its time to live is over"
+    site.delete_pod(first["name"])
+    await eventually(
+        lambda: [pod["metadata"]["uid"] for pod in site.pods() if is_ready(pod)] not in ([], [first["uid"]]),
+        what="another pod is ready though nobody called",
+    )
+    async with Client(runner.address) as client:
+        call = asyncio.ensure_future(client.evaluate(image, wish()))
+        await eventually(lambda: len(site.pods()) == 2, what="a busy pod gets company before the next call")
+        assert (await call).code == "OK"
+    site.cache_config()
+    await eventually(lambda: not site.pods(), what="nobody wants it any more", seconds=60)
+
+
 async def test_no_pod_is_made_where_it_is_switched_off(site: Site, images: list[str]) -> None:
     runner = site.runner(flag(site.cache_config({"name": images[0]})), "--warm-up-pod-cache=false")
     async with Client(runner.address) as client:
