@@ -65,8 +65,9 @@ bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--he
 	python -m bench.exec_runtime $(ARGS)
 	python -m bench.wrapper_server $(if $(findstring --quick,$(ARGS)),--quick)
 
-bench-pods: $(VENV)/.dev ## first calls through the pod runtime, on the tests' Kubernetes, and many pods (ARGS=--quick, ARGS="--update docs/performance.md")
+bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with many pods, and first ones on the tests' Kubernetes (ARGS=--quick, ARGS="--update docs/performance.md")
 	$(CLUSTER) build
+	PYTHONPATH=tests python -m bench.warm_path $(ARGS)
 	PYTHONPATH=tests python -m bench.pool_size $(ARGS)
 	$(CLUSTER) run -- python -m bench.pod_runtime $(ARGS)
 

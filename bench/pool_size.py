@@ -34,7 +34,7 @@ SIZES = (1, 200)
 CALLERS = (1, 8)
 IMAGE = "bench.invalid/copy:v1"
 DIGEST = "sha256:" + "5e" * 32
-_PORT = 9446
+PORT = 9446
 _LABEL = "fn.kpt.dev/image"
 COLUMNS = (
     Column("", "callers"),
@@ -108,7 +108,7 @@ def row(callers: int, laps: list[Laps], places: list[Place]) -> list[str]:
 @contextmanager
 def wrapper_server(wrapper: Path, function: Path, directory: Path) -> Generator[None]:
     """One for all pods; it listens where a pod's wrapper listens."""
-    command = [str(wrapper), f"--port={_PORT}", "--verbosity=0", "--", str(function)]
+    command = [str(wrapper), f"--port={PORT}", "--verbosity=0", "--", str(function)]
     with (directory / "wrapper.log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             yield
@@ -117,9 +117,9 @@ def wrapper_server(wrapper: Path, function: Path, directory: Path) -> Generator[
 
 
 @contextmanager
-def place(kube: Kube, directory: Path, kubeconfig: Path, size: int) -> Generator[Place]:
+def place(kube: Kube, directory: Path, kubeconfig: Path, size: int, *, namespace: str = "") -> Generator[Place]:
     """A runner that knows so many ready pods."""
-    namespace, own = f"pods-{size}", directory / f"runner-{size}"
+    namespace, own = namespace or f"pods-{size}", directory / f"runner-{size}"
     own.mkdir()
     kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     account: Json = {"name": "default", "namespace": namespace}
@@ -156,7 +156,7 @@ def another(kube: Kube, first: Json, number_of_pod: int) -> Json:
     spec = copy.deepcopy(first["spec"])
     labels = {**metadata["labels"], _LABEL: name}
     wanted = {"name": name, "namespace": metadata["namespace"], "labels": labels}
-    ports = [{"port": _PORT, "targetPort": _PORT}]
+    ports = [{"port": PORT, "targetPort": PORT}]
     kube.create(
         {
             "apiVersion": "v1",
