@@ -60,6 +60,21 @@ async def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(installat
     assert "2 calls waiting" in refused.message
 
 
+async def test_a_call_whose_turn_would_come_too_late_hears_it_at_once(installation: Installation) -> None:
+    image = installation.add("slow", "#!/bin/sh\nsleep 1\nexec cat\n")
+    runner = installation.start("--max-parallel-executions=1")
+    async with Client(runner.address) as client:
+        assert (await client.evaluate(image, LIST)).code == "OK"
+        ahead = [asyncio.create_task(client.evaluate(image, LIST)) for _ in range(4)]
+        await eventually(lambda: children(runner.pid) != [], what="the first of them runs")
+        await asyncio.sleep(0.2)
+        refused = await client.evaluate(image, LIST, timeout=1)
+        assert (refused.code, refused.reason) == ("RESOURCE_EXHAUSTED", "TOO_BUSY"), refused.message
+        assert refused.retry_delay
+        assert refused.retry_delay > 1
+        assert {(await call).code for call in ahead} == {"OK"}, "who was there before is served"
+
+
 async def test_requests_that_do_not_fit_beside_the_others_are_refused_at_once(
     installation: Installation, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -12,34 +13,63 @@ FOREVER = 1e9
 
 def test_calls_run_up_to_the_limit_then_wait_then_are_refused() -> None:
     queue: CallQueue[str] = CallQueue(limit=1, max_waiting=1)
-    assert queue.enter("a", function="f", deadline=FOREVER) is Admission.RUN
-    assert queue.enter("b", function="f", deadline=FOREVER) is Admission.WAIT
-    assert queue.enter("c", function="f", deadline=FOREVER) is Admission.FULL
-    assert queue.enter("d", function="g", deadline=FOREVER) is Admission.WAIT
+    assert queue.enter("a", function="f", deadline=FOREVER, now=0) is Admission.RUN
+    assert queue.enter("b", function="f", deadline=FOREVER, now=0) is Admission.WAIT
+    assert queue.enter("c", function="f", deadline=FOREVER, now=0) is Admission.FULL
+    assert queue.enter("d", function="g", deadline=FOREVER, now=0) is Admission.WAIT
 
 
 def test_a_flood_of_one_function_delays_another_by_one_turn() -> None:
     queue: CallQueue[str] = CallQueue(limit=1, max_waiting=100)
-    queue.enter("running", function="f", deadline=FOREVER)
+    queue.enter("running", function="f", deadline=FOREVER, now=0)
     for number in range(50):
-        queue.enter(f"f{number}", function="f", deadline=FOREVER)
-    queue.enter("g0", function="g", deadline=FOREVER)
+        queue.enter(f"f{number}", function="f", deadline=FOREVER, now=0)
+    queue.enter("g0", function="g", deadline=FOREVER, now=0)
     assert [queue.finish(now=0).granted for _ in range(4)] == ["f0", "g0", "f1", "f2"]
 
 
 def test_calls_past_their_deadline_are_dropped_and_the_next_one_runs() -> None:
     queue: CallQueue[str] = CallQueue(limit=1, max_waiting=10)
-    queue.enter("running", function="f", deadline=FOREVER)
-    queue.enter("late", function="f", deadline=5)
-    queue.enter("on-time", function="f", deadline=50)
+    queue.enter("running", function="f", deadline=FOREVER, now=0)
+    queue.enter("late", function="f", deadline=5, now=0)
+    queue.enter("on-time", function="f", deadline=50, now=0)
     turn = queue.finish(now=10)
     assert (turn.granted, turn.expired) == ("on-time", ("late",))
 
 
 def test_no_room_to_wait_at_all() -> None:
     queue: CallQueue[str] = CallQueue(limit=1, max_waiting=0)
-    assert queue.enter("a", function="f", deadline=FOREVER) is Admission.RUN
-    assert queue.enter("b", function="f", deadline=FOREVER) is Admission.FULL
+    assert queue.enter("a", function="f", deadline=FOREVER, now=0) is Admission.RUN
+    assert queue.enter("b", function="f", deadline=FOREVER, now=0) is Admission.FULL
+
+
+def test_a_call_whose_turn_would_come_too_late_is_refused_at_once() -> None:
+    queue: CallQueue[str] = CallQueue(limit=2, max_waiting=100)
+    for _ in range(50):
+        queue.learn("slow", 4.0)
+        queue.learn("quick", 0.1)
+    for ticket in ("running", "too"):
+        assert queue.enter(ticket, function="slow", deadline=1, now=0) is Admission.RUN
+    assert queue.enter("a", function="slow", deadline=1, now=0) is Admission.WAIT, "nobody is ahead of it"
+    assert queue.expected_wait("slow") == pytest.approx(2.0)
+    assert queue.enter("b", function="slow", deadline=1, now=0) is Admission.LATE
+    assert queue.enter("c", function="slow", deadline=3, now=0) is Admission.WAIT
+    assert queue.expected_wait("quick") == pytest.approx(2.0), "one turn of the other function, not both"
+    queue.leave("a", function="slow")
+    queue.leave("c", function="slow")
+    assert queue.enter("d", function="slow", deadline=1, now=0) is Admission.WAIT, "it is alone"
+
+
+def test_the_newest_count_most_and_strangers_are_forgotten() -> None:
+    queue: CallQueue[str] = CallQueue(limit=1, max_waiting=9)
+    for seconds in (10.0, 0.0, 0.0, 0.0):
+        queue.learn("f", seconds)
+    queue.enter("running", function="f", deadline=FOREVER, now=0)
+    queue.enter("waits", function="f", deadline=FOREVER, now=0)
+    assert queue.expected_wait("f") == pytest.approx(10 * 0.8**3)
+    for number in range(2000):
+        queue.learn(f"other-{number}", 1.0)
+    assert queue.expected_wait("f") == 0.0
 
 
 class QueueModel(RuleBasedStateMachine):
@@ -60,7 +90,7 @@ class QueueModel(RuleBasedStateMachine):
         self.next_ticket += 1
         ticket, deadline = self.next_ticket, self.now + patience
         in_line = sum(1 for other, _ in self.waiting.values() if other == function)
-        match self.queue.enter(ticket, function=function, deadline=deadline):
+        match self.queue.enter(ticket, function=function, deadline=deadline, now=self.now):
             case Admission.RUN:
                 assert len(self.running) < self.LIMIT
                 assert not self.waiting
@@ -70,6 +100,13 @@ class QueueModel(RuleBasedStateMachine):
                 self.waiting[ticket] = (function, deadline)
             case Admission.FULL:
                 assert in_line == self.MAX_WAITING
+            case Admission.LATE:
+                assert self.waiting
+                assert self.now + self.queue.expected_wait(function) > deadline
+
+    @rule(function=st.sampled_from("abc"), seconds=st.floats(0, 10))
+    def learn(self, function: str, seconds: float) -> None:
+        self.queue.learn(function, seconds)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())

@@ -26,6 +26,7 @@ def all_errors() -> list[errors.EvaluationError]:
         errors.OutputTooLargeError(IMAGE, written=2, room=1, limit=1),
         errors.MessageTooLargeError(size=2, limit=1),
         errors.QueueFullError(IMAGE, waiting=1),
+        errors.TooBusyError(IMAGE, waiting=3, expected=12.5),
         errors.OverloadedError(IMAGE, size=2, used=2, limit=3),
         errors.OutOfResourcesError(IMAGE, why="no"),
         errors.DeadlineExceededError(IMAGE, after=1),

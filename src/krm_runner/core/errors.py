@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+_LONGEST_RETRY = 30.0
+
 
 class KrmRunnerError(Exception):
     """Whatever this program raises on purpose."""
@@ -167,6 +169,21 @@ class QueueFullError(EvaluationError):
             f'function "{image}" has {waiting} calls waiting already (--max-queue-length); try again later',
             image=image,
             facts={"waiting": str(waiting)},
+        )
+
+
+class TooBusyError(EvaluationError):
+    """The call's turn would come after its deadline."""
+
+    reason = "TOO_BUSY"
+
+    def __init__(self, image: str, *, waiting: int, expected: float) -> None:
+        self.retry_after = min(max(expected, 1.0), _LONGEST_RETRY)
+        super().__init__(
+            f'function "{image}" is not run: {waiting} calls wait already, its turn would come in about '
+            f"{max(1, round(expected))} s, and its deadline is earlier; try again later",
+            image=image,
+            facts={"waiting": str(waiting), "expected_seconds": f"{expected:.1f}"},
         )
 
 

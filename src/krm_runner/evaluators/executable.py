@@ -18,13 +18,14 @@ from krm_runner.core.errors import (
     OutOfResourcesError,
     OutputTooLargeError,
     QueueFullError,
+    TooBusyError,
 )
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
 from krm_runner.core.resource_list import Envelope
 from krm_runner.core.verdict import Ending, full_verdict, quick_verdict
 from krm_runner.evaluators.function_file import FunctionFile
 from krm_runner.process.executor import Executor, Outcome, OutputLimitError
-from krm_runner.process.slots import SlotsFullError
+from krm_runner.process.slots import SlotsFullError, TurnTooLateError
 
 _log = structlog.get_logger("krm_runner.exec")
 
@@ -107,6 +108,8 @@ class ExecutableEvaluator:
             )
         except SlotsFullError as error:
             raise QueueFullError(image, waiting=error.waiting) from error
+        except TurnTooLateError as error:
+            raise TooBusyError(image, waiting=error.waiting, expected=error.expected) from error
         except OutputLimitError as error:
             raise OutputTooLargeError(
                 image, written=error.written, room=self._max_output, limit=self._message_limit

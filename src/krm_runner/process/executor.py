@@ -87,6 +87,7 @@ class Executor:
             ended = await execution.result
         finally:
             execution.stop()
+            self._slots.learn(function, loop.time() - arrived - queue_wait)
         return Outcome(ended.exit_code, ended.stdout, ended.stderr, queue_wait)
 
     async def reap_strays(self) -> None:

@@ -15,6 +15,15 @@ class SlotsFullError(Exception):
         self.waiting = waiting
 
 
+class TurnTooLateError(Exception):
+    """By the time of its turn the call's deadline would be over."""
+
+    def __init__(self, waiting: int, expected: float) -> None:
+        super().__init__(f"{waiting} calls are waiting already, which takes {expected:.1f} s")
+        self.waiting = waiting
+        self.expected = expected
+
+
 class Slots:
     """A bounded number of places; `acquire` waits for one in turn, `release` gives it to the next in line."""
 
@@ -32,17 +41,20 @@ class Slots:
         return self._queue.waiting()
 
     async def acquire(self, *, function: str, deadline: float) -> None:
-        """Returns when the place is ours; SlotsFullError at once.
+        """Returns when the place is ours; SlotsFullError and TurnTooLateError at once.
 
         A call whose deadline passed is told so by TimeoutError when its turn comes; it is the caller's own timeout
         that should have cancelled it by then.
         """
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        match self._queue.enter(turn, function=function, deadline=deadline):
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        match self._queue.enter(turn, function=function, deadline=deadline, now=loop.time()):
             case Admission.RUN:
                 return
             case Admission.FULL:
                 raise SlotsFullError(self._queue.waiting(function))
+            case Admission.LATE:
+                raise TurnTooLateError(self._queue.waiting(), self._queue.expected_wait(function))
             case Admission.WAIT:
                 pass
         try:
@@ -54,6 +66,10 @@ class Slots:
             else:
                 self._queue.leave(turn, function=function)
             raise
+
+    def learn(self, function: str, seconds: float) -> None:
+        """How long a call held its place, for the forecast of others' turns."""
+        self._queue.learn(function, seconds)
 
     def release(self) -> None:
         """A place is free again."""

@@ -33,6 +33,7 @@ _CODES: dict[type[EvaluationError], grpc.StatusCode] = {
     errors.OutputTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.MessageTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.TooBusyError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.OutOfResourcesError: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
