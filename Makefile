@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Functions and tools are found in the virtual environment first.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PYTEST_FLAGS ?=
+# The picture of the page that a benchmark wrote its table into.
+PICTURE = $(if $(findstring --update,$(ARGS)),python -m bench.plot $(lastword $(ARGS)))
 CLUSTER := PYTHONPATH=tests python -m cluster
 
 .DEFAULT_GOAL := help
@@ -64,12 +66,14 @@ bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--he
 	python -m bench.envelope
 	python -m bench.exec_runtime $(ARGS)
 	python -m bench.wrapper_server $(if $(findstring --quick,$(ARGS)),--quick)
+	$(PICTURE)
 
 bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with many pods, and first ones on the tests' Kubernetes (ARGS=--quick, ARGS="--update docs/performance.md")
 	$(CLUSTER) build
 	PYTHONPATH=tests python -m bench.warm_path $(ARGS)
 	PYTHONPATH=tests python -m bench.pool_size $(ARGS)
 	$(CLUSTER) run -- python -m bench.pod_runtime $(ARGS)
+	$(PICTURE)
 
 proto: $(VENV)/.dev ## generate code from proto/
 	python -m grpc_tools.protoc -Iproto --python_out=src/krm_runner/rpc/_generated --pyi_out=src/krm_runner/rpc/_generated evaluator.proto
