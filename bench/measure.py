@@ -69,13 +69,22 @@ class Laps:
         return sum(of(sample) for sample in self.samples)
 
 
-def through(server: Server, load: LoadGenerator, *, callers: int, seconds: float, image: str, data: Path) -> Sample:
-    """One round of load."""
+def through(
+    server: Server,
+    load: LoadGenerator,
+    *,
+    callers: int,
+    seconds: float,
+    image: str,
+    data: Path,
+    pause_ms: int = 0,
+) -> Sample:
+    """One round of load; with a pause, between an answer and the same caller's next call."""
     before = server.cpu()
     report = run_report(
         *load.command,
         *(f"-port={server.port}", f"-seconds={seconds}", f"-callers={callers}"),
-        *(f"-image={image}", f"-input={data}"),
+        *(f"-pause={pause_ms}ms", f"-image={image}", f"-input={data}"),
         seconds=seconds,
     )
     cpu = server.cpu().since(before)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 
+from krm_runner.core.duration import duration
 from krm_runner.rpc import wire
 
 _METHOD = "/evaluator.FunctionEvaluator/EvaluateFunction"
@@ -30,12 +31,12 @@ class _Load:
         self._latencies: list[float] = []
         self._failures: list[str] = []
 
-    async def run(self, *, callers: int, seconds: float) -> dict[str, object]:
+    async def run(self, *, callers: int, pause: float, seconds: float) -> dict[str, object]:
         """The report."""
         started, cpu = time.monotonic(), time.process_time()
         async with asyncio.TaskGroup() as group:
             for _ in range(callers):
-                group.create_task(self._call_until(started + seconds))
+                group.create_task(self._call_until(started + seconds, pause))
         elapsed, cpu = time.monotonic() - started, time.process_time() - cpu
         ordered = sorted(self._latencies)
         last = len(ordered) - 1
@@ -57,12 +58,15 @@ class _Load:
         except grpc.aio.AioRpcError as error:
             self._failures.append(f"{error.code().name}: {error.details()}")
 
-    async def _call_until(self, end: float) -> None:
+    async def _call_until(self, end: float, pause: float) -> None:
         began = time.monotonic()
         while began < end and len(self._latencies) < _MAX_CALLS:
             await self.call()
             now = time.monotonic()
             self._latencies.append(now - began)
+            if pause:
+                await asyncio.sleep(pause)
+                now = time.monotonic()
             began = now
 
 
@@ -76,7 +80,8 @@ async def _main(arguments: argparse.Namespace) -> None:
         method: _Method = channel.unary_unary(_METHOD)
         await method(request, timeout=_CALL_SECONDS)  # pays for the connection
         seconds = min(arguments.seconds, _MAX_SECONDS)
-        print(json.dumps(await _Load(method, request).run(callers=arguments.callers, seconds=seconds)))
+        load = _Load(method, request)
+        print(json.dumps(await load.run(callers=arguments.callers, pause=duration(arguments.pause), seconds=seconds)))
 
 
 if __name__ == "__main__":
@@ -84,6 +89,7 @@ if __name__ == "__main__":
     parser.add_argument("-port", type=int, required=True)
     parser.add_argument("-seconds", type=float, default=1)
     parser.add_argument("-callers", type=int, default=1)
+    parser.add_argument("-pause", default="0")
     parser.add_argument("-image", required=True)
     parser.add_argument("-input", type=Path, required=True)
     asyncio.run(_main(parser.parse_args()))

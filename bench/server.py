@@ -62,6 +62,12 @@ class Server:
         """Bytes, now."""
         return self._memory("VmRSS")
 
+    def memory_of_children(self) -> int:
+        """Bytes that its child processes hold now and share with nobody."""
+        # Each of its threads has those that it started.
+        children = [child for file in self._proc.glob("task/*/children") for child in file.read_text().split()]
+        return sum(_private_memory(Path("/proc") / child) for child in children)
+
     def _memory(self, which: str) -> int:
         match = re.search(rf"^{which}:\s*(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
         return int(match[1]) * 1024 if match else 0
@@ -86,6 +92,14 @@ class Server:
         self._process.kill()
         self._process.wait()
         raise RuntimeError(f"the server does not start:\n{self._log.read_text()}")
+
+
+def _private_memory(process: Path) -> int:
+    try:
+        _size, resident, shared, *_ = map(int, (process / "statm").read_text().split())
+    except (OSError, ValueError):
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def runner(directory: Path, executables: Iterable[Path], flags: Iterable[str]) -> Server:

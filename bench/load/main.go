@@ -1,7 +1,7 @@
 // Load for the runner, as cheap as a client can be: it shares the machine with what it measures.
 //
-// One lasting connection, as Porch has it, and a number of callers that send the same request again and again until
-// the time is over. The request is encoded once and answers are never decoded. Prints one JSON object.
+// One lasting connection, as Porch has it, and a number of callers that send the same request again and again, with or
+// without a pause, until the time is over. The request is encoded once and answers are never decoded. Prints one JSON object.
 package main
 
 import (
@@ -60,7 +60,9 @@ type caller struct {
 	failure   error
 }
 
-func (c *caller) run(connection *grpc.ClientConn, request []byte, end time.Time, started *atomic.Int64) {
+func (c *caller) run(
+	connection *grpc.ClientConn, request []byte, pause time.Duration, end time.Time, started *atomic.Int64,
+) {
 	for begin := time.Now(); begin.Before(end) && started.Add(1) <= maxCalls; {
 		size, err := call(connection, request)
 		if err == nil && size == 0 {
@@ -72,6 +74,10 @@ func (c *caller) run(connection *grpc.ClientConn, request []byte, end time.Time,
 		}
 		now := time.Now()
 		c.latencies = append(c.latencies, now.Sub(begin))
+		if pause > 0 {
+			time.Sleep(pause)
+			now = time.Now()
+		}
 		begin = now
 	}
 }
@@ -91,14 +97,14 @@ func encode(image string, resourceList []byte) []byte {
 	return protowire.AppendString(message, image)
 }
 
-func load(connection *grpc.ClientConn, request []byte, callers int, seconds float64) report {
+func load(connection *grpc.ClientConn, request []byte, callers int, pause time.Duration, seconds float64) report {
 	var group sync.WaitGroup
 	var started atomic.Int64
 	all := make([]caller, callers)
 	begin, cpu := time.Now(), cpuTime()
 	end := begin.Add(time.Duration(seconds * float64(time.Second)))
 	for i := range all {
-		group.Go(func() { all[i].run(connection, request, end, &started) })
+		group.Go(func() { all[i].run(connection, request, pause, end, &started) })
 	}
 	group.Wait()
 	result := report{Seconds: time.Since(begin).Seconds(), CPUSeconds: (cpuTime() - cpu).Seconds()}
@@ -136,10 +142,11 @@ func main() {
 	port := flag.Int("port", 9445, "port of the runner, on this machine")
 	seconds := flag.Float64("seconds", 1, "how long calls are started")
 	callers := flag.Int("callers", 1, "calls at a time")
+	pause := flag.Duration("pause", 0, "how long a caller waits between an answer and its next call")
 	image := flag.String("image", "", "image of the function")
 	input := flag.String("input", "", "file with the resource list")
 	flag.Parse()
-	if *seconds <= 0 || *seconds > maxSeconds || *callers < 1 {
+	if *seconds <= 0 || *seconds > maxSeconds || *callers < 1 || *pause < 0 {
 		fail(fmt.Errorf("at least one caller, and at most %d seconds", maxSeconds))
 	}
 	resourceList, err := os.ReadFile(*input)
@@ -164,7 +171,7 @@ func main() {
 	if _, err := call(connection, request); err != nil {
 		fail(err)
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(load(connection, request, *callers, *seconds)); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(load(connection, request, *callers, *pause, *seconds)); err != nil {
 		fail(err)
 	}
 }

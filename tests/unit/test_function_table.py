@@ -43,6 +43,20 @@ def test_a_duplicate_image_keeps_its_first_entry_and_warns() -> None:
     )
 
 
+def test_standby_is_a_number_of_each_function() -> None:
+    found = table("functions: [{function: a, standby: 2, images: [x.io/a]}, {function: b, images: [x.io/b]}]")
+    assert found.wanted_in_standby("a", default=1) == 2
+    assert found.wanted_in_standby("b", default=1) == 1
+    assert found.wanted_in_standby("stranger", default=1) == 0
+    assert found.warnings == ()
+
+
+def test_a_function_that_stands_twice_keeps_its_first_number() -> None:
+    found = table("functions: [{function: a}, {function: a, standby: 0}, {function: a, standby: 3}]")
+    assert found.wanted_in_standby("a", default=1) == 0
+    assert found.warnings == ('config.yaml: functions[2].standby: "a" stands twice; it keeps its first number, 0',)
+
+
 def test_unknown_fields_are_warnings() -> None:
     found = table("version: 1\nfunctions: [{function: a, tags: []}]")
     assert found.warnings == (
@@ -70,6 +84,17 @@ def test_no_function_is_no_error(text: str) -> None:
         ("functions: [{function: a, images: x}]", "functions[0].images must be a list, not text"),
         ("functions: [{function: a, images: [7]}]", "functions[0].images[0] must be an image, not 7"),
         ("functions: [{function: a, images: ['A B']}]", 'functions[0].images[0]: "A B" is no image: '),
+        ("functions: [{function: a, standby: 9}]", "functions[0].standby must be a whole number from 0 to 8, not 9"),
+        ("functions: [{function: a, standby: -1}]", "functions[0].standby must be a whole number from 0 to 8, not -1"),
+        ("functions: [{function: a, standby: yes}]", "functions[0].standby must be a whole number from 0 to 8, not "),
+        (
+            "functions: [{function: a, standby: '1'}]",
+            "functions[0].standby must be a whole number from 0 to 8, not text",
+        ),
+        (
+            "functions: [{function: a, standby: 1.5}]",
+            "functions[0].standby must be a whole number from 0 to 8, not 1.5",
+        ),
     ],
 )
 def test_what_is_broken_is_refused_with_its_place(text: str, message: str) -> None:

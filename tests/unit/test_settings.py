@@ -10,7 +10,7 @@ import pytest
 
 from krm_runner.core.duration import duration
 from krm_runner.core.errors import ConfigurationError
-from krm_runner.settings import SERVE_FLAGS, Settings, parse_settings
+from krm_runner.settings import SERVE_FLAGS, Settings, StandbySettings, parse_settings
 from krm_runner.settings.go_flags import render_help
 
 POD_ENVIRONMENT = {"WRAPPER_SERVER_IMAGE": "example.com/wrapper:v1"}
@@ -54,6 +54,7 @@ def test_defaults() -> None:
     assert (found.server.port, found.server.max_message_bytes) == (9445, 6291456)
     assert found.exec is not None
     assert (found.exec.config_is_required, found.exec.max_waiting) == (False, 1000)
+    assert found.exec.standby == StandbySettings(default=0, max_age=300.0, idle=600.0)
     assert found.pod is not None
     assert (found.pod.ttl, found.pod.scan_interval, found.pod.warm_up) == (1800.0, 60.0, True)
     assert not found.registries.enabled
@@ -105,6 +106,8 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
         (["--pod-ttl=0"], "it takes a duration longer than zero"),
         (["--warm-up-pod-cache=maybe"], "it takes true or false"),
         (["--warm-up-pod-cache", "false"], 'unexpected argument "false"'),
+        (["--standby=9"], 'invalid value "9" for --standby: it takes a whole number from 0 to 8'),
+        (["--standby-max-age=0s"], 'invalid value "0s" for --standby-max-age: it takes a duration longer than zero'),
         (["--log-level=6"], "it takes a whole number from 0 to 5"),
         (["--log-format=xml"], "it takes one of text, json"),
         (["--disable-runtimes=docker"], "it takes runtimes separated by commas, of exec, pod"),

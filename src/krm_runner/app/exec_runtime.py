@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
+from krm_runner.core.standby import StandbyLimits
 from krm_runner.evaluators.executable import ExecutableEvaluator
 from krm_runner.evaluators.function_file import FunctionFile
 from krm_runner.process.cpus import usable_cpus
 from krm_runner.process.executor import Executor
 from krm_runner.process.spawn import Spawner
 from krm_runner.rpc.evaluate import max_resource_list
+from krm_runner.settings import StandbySettings
 
 _PARALLEL_PER_CPU = 2
 """With one alone a CPU idles whenever a function ends and the next is on its way (docs/performance.md)."""
@@ -30,17 +32,21 @@ class ExecRuntime:
         message_limit: int,
         max_parallel: int = 0,
         max_waiting: int = 1000,
+        standby: StandbySettings | None = None,
     ) -> None:
+        """Without settings for it, no process is kept in standby, whatever the configuration file says."""
         self.functions = FunctionFile(
             config, required=config_is_required, functions=functions, default_prefix=default_prefix
         )
         self.functions.load()
+        cpus = usable_cpus()
         spawner = Spawner(environment)
         spawner.become_subreaper()
         self.executor = Executor(
             spawner,
-            max_parallel=max_parallel or _PARALLEL_PER_CPU * usable_cpus(),
+            max_parallel=max_parallel or _PARALLEL_PER_CPU * cpus,
             max_waiting=max_waiting,
+            standby=StandbyLimits(cpus=cpus, max_age=standby.max_age, idle=standby.idle) if standby else None,
         )
         self.evaluator = ExecutableEvaluator(
             self.functions,
@@ -48,11 +54,18 @@ class ExecRuntime:
             directory=functions,
             max_output=max_resource_list(message_limit),
             message_limit=message_limit,
+            default_standby=standby.default if standby else 0,
         )
+        self.functions.on_change = self.evaluator.functions_changed
 
     def background(self) -> list[Coroutine[None, None, None]]:
         """What goes on while a service runs."""
         return [self.functions.watch(), self.executor.reap_strays()]
+
+    def stop_standby(self) -> None:
+        """No process waits for its input any more; calls go on, each with a process of its own."""
+        if self.executor.standby is not None:
+            self.executor.standby.end()
 
     def close(self) -> None:
         """Kill what still runs, and let the threads go."""

@@ -131,6 +131,8 @@ async def _serve_until_told(
         received = await signals.wait()
         becoming_ready.cancel()
         _log.info("stopping", signal=received, calls=handler.calls_under_way)
+        if exec_runtime is not None:
+            exec_runtime.stop_standby()
         await server.stop(lame_duck=settings.server.shutdown_delay, total=settings.server.shutdown_timeout)
         for loop in loops:
             loop.cancel()
@@ -153,6 +155,7 @@ def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime
         message_limit=all_settings.server.max_message_bytes,
         max_parallel=settings.max_parallel,
         max_waiting=settings.max_waiting,
+        standby=settings.standby,
     )
 
 
@@ -195,6 +198,11 @@ def _security(settings: SecuritySettings) -> _Security:
 def _observe(executor: Executor, metrics: EvaluationMetrics) -> None:
     executor.on_turn = lambda seconds: metrics.waited(seconds, runtime=ExecutableEvaluator.runtime)
     metrics.observe_executions(running=lambda: executor.running, waiting=lambda: executor.waiting)
+    executor.on_ended = lambda function, origin, seconds: metrics.executed(
+        function=function, process=origin, seconds=seconds
+    )
+    if executor.standby is not None:
+        metrics.observe_standby(waiting=executor.standby.waiting, memory=executor.standby.memory)
 
 
 class _Signals:

@@ -4,6 +4,7 @@
       - function: set-namespace            # a file in the functions directory
         images:
           - ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1
+        standby: 1                         # processes that wait for their input; without it, what --standby says
 
 Refuses what it cannot understand with the place in the file; what is merely odd (an image that stands twice, a field
 that nobody reads) is a warning.
@@ -12,7 +13,7 @@ that nobody reads) is a warning.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import yaml
@@ -20,6 +21,7 @@ import yaml
 from krm_runner.core import image_ref
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.image_ref import ImageRef
+from krm_runner.core.standby import MAX_PER_FUNCTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,18 @@ class FunctionTable:
 
     executables: Mapping[str, str]
     warnings: tuple[str, ...] = ()
+    standby: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many processes of an executable are to wait for their input, where the file says so."""
 
     def find(self, image: ImageRef) -> str | None:
         """The name of the executable that serves `image`."""
         return self.executables.get(image.canonical)
+
+    def wanted_in_standby(self, executable: str, *, default: int) -> int:
+        """How many processes of an executable are to wait for their input; none if it serves no image."""
+        if executable in self.standby:
+            return self.standby[executable]
+        return default if executable in self.executables.values() else 0
 
 
 EMPTY_TABLE = FunctionTable({})
@@ -49,14 +59,22 @@ def parse(text: bytes, *, source: str, default_prefix: str) -> FunctionTable:
     top = _mapping(document, source, "the file")
     warnings = [f'{source}: "{name}" is not known and is ignored' for name in top if name != "functions"]
     executables: dict[str, str] = {}
+    standby: dict[str, int] = {}
     for place, entry in _entries(top.get("functions"), source, "functions"):
         fields = _mapping(entry, source, place)
         warnings += [
             f'{source}: {place}: "{name}" is not known and is ignored'
             for name in fields
-            if name not in ("function", "images")
+            if name not in ("function", "images", "standby")
         ]
         executable = _executable_name(fields.get("function"), source, place)
+        if fields.get("standby") is not None:
+            number = _standby(fields["standby"], source, place)
+            if standby.setdefault(executable, number) != number:
+                warnings.append(
+                    f'{source}: {place}.standby: "{executable}" stands twice; it keeps its first number, '
+                    f"{standby[executable]}"
+                )
         for image_place, image in _entries(fields.get("images"), source, f"{place}.images"):
             key = _canonical(image, source, image_place, default_prefix)
             if key in executables:
@@ -66,7 +84,7 @@ def parse(text: bytes, *, source: str, default_prefix: str) -> FunctionTable:
                 )
             else:
                 executables[key] = executable
-    return FunctionTable(executables, tuple(warnings))
+    return FunctionTable(executables, tuple(warnings), standby)
 
 
 def _mapping(value: object, source: str, place: str) -> dict[str, object]:
@@ -89,6 +107,14 @@ def _executable_name(value: object, source: str, place: str) -> str:
         raise ConfigurationError(f"{source}: {place}.function must name a file in the functions directory")
     if "/" in value or "\0" in value or value in (".", ".."):
         raise ConfigurationError(f'{source}: {place}.function: "{value}" must be a file name without a path')
+    return value
+
+
+def _standby(value: object, source: str, place: str) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_PER_FUNCTION:
+        raise ConfigurationError(
+            f"{source}: {place}.standby must be a whole number from 0 to {MAX_PER_FUNCTION}, not {_kind_of(value)}"
+        )
     return value
 
 

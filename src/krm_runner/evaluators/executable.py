@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -21,18 +22,17 @@ from krm_runner.core.errors import (
     TooBusyError,
 )
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
+from krm_runner.core.function_table import FunctionTable
 from krm_runner.core.resource_list import Envelope
 from krm_runner.core.verdict import Ending, full_verdict, quick_verdict
 from krm_runner.evaluators.function_file import FunctionFile
-from krm_runner.process.executor import Executor, Outcome, OutputLimitError
+from krm_runner.process.executor import OUT_OF_RESOURCES, Executor, Outcome, OutputLimitError
 from krm_runner.process.slots import SlotsFullError, TurnTooLateError
 
 _log = structlog.get_logger("krm_runner.exec")
 
 _VERDICT_THREADS = 2
 """Parsing holds the interpreter most of the time: more threads would only take turns."""
-
-_TEMPORARY = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
 class ExecutableEvaluator:
@@ -48,12 +48,15 @@ class ExecutableEvaluator:
         directory: Path,
         max_output: int,
         message_limit: int,
+        default_standby: int = 0,
     ) -> None:
+        """`default_standby` is for functions of which the configuration file does not say how many are to wait."""
         self._functions = functions
         self._executor = executor
         self._directory = directory.absolute()
         self._max_output = max_output
         self._message_limit = message_limit
+        self._default_standby = default_standby
         self._verdicts = ThreadPoolExecutor(_VERDICT_THREADS, thread_name_prefix="verdict")
 
     async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
@@ -63,12 +66,15 @@ class ExecutableEvaluator:
             raise FunctionNotFoundError(request.image)
         loop = asyncio.get_running_loop()
         started = loop.time()
+        executable = self._directory / name
         try:
             async with asyncio.timeout_at(request.deadline):
-                outcome = await self._execute(request, self._directory / name)
+                outcome = await self._execute(request, executable)
                 envelope = await self._judge(request, outcome)
         except TimeoutError as error:
             raise DeadlineExceededError(request.image, after=loop.time() - started) from error
+        finally:
+            self._prepare_next(executable)
         return EvaluationResult(
             resource_list=outcome.stdout,
             log=outcome.stderr,
@@ -80,6 +86,17 @@ class ExecutableEvaluator:
     def close(self) -> None:
         """Let the threads go; a verdict that nobody waits for any more is not waited for here either."""
         self._verdicts.shutdown(wait=False, cancel_futures=True)
+
+    def functions_changed(self, table: FunctionTable) -> None:
+        """The configuration file says something else than before."""
+        if self._executor.standby is not None:
+            self._executor.standby.configure(partial(table.wanted_in_standby, default=self._default_standby))
+
+    def _prepare_next(self, executable: Path) -> None:
+        """Have processes wait for the next calls; they are started when this one's answer has left."""
+        if self._executor.standby is not None:
+            wanted = self._functions.table.wanted_in_standby(executable.name, default=self._default_standby)
+            self._executor.standby.called([os.fsencode(executable)], function=executable.name, wanted=wanted)
 
     async def _judge(self, request: EvaluationRequest, outcome: Outcome) -> Envelope:
         """Most of the time one glance; a full parse takes a thread, and ends when the call does."""
@@ -117,11 +134,18 @@ class ExecutableEvaluator:
         except TimeoutError:
             raise
         except OSError as error:
-            if error.errno in _TEMPORARY:
+            if error.errno in OUT_OF_RESOURCES:
                 raise OutOfResourcesError(image, why=error.strerror or str(error)) from error
             why = _why_not(executable, error)
             raise CannotExecuteError(image, executable=str(executable), why=why) from error
-        _log.debug("ended", image=image, exit=outcome.exit_code, stdout=len(outcome.stdout), stderr=len(outcome.stderr))
+        _log.debug(
+            "ended",
+            image=image,
+            exit=outcome.exit_code,
+            stdout=len(outcome.stdout),
+            stderr=len(outcome.stderr),
+            process=outcome.origin,
+        )
         return outcome
 
 

@@ -6,6 +6,7 @@ A broken new file never replaces a good table: the old one stays in force and th
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -27,6 +28,8 @@ class FunctionFile:
         self._functions = functions
         self._default_prefix = default_prefix
         self._signature: Signature = None
+        self.on_change: Callable[[FunctionTable], None] | None = None
+        """Told the table that is in force from now on."""
         self.table: FunctionTable = EMPTY_TABLE
 
     def load(self) -> None:
@@ -78,3 +81,5 @@ class FunctionFile:
         for name in sorted(set(table.executables.values())):
             if not os.path.isfile(self._functions / name):
                 _log.warning("a configured function is not there", function=name, directory=str(self._functions))
+        if self.on_change is not None:
+            self.on_change(table)

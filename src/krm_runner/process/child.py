@@ -1,17 +1,19 @@
 """One child process and its pipes, from before its start to the last trace of its process group.
 
-`Pipes` exist before the process does, and hold as much of its input as fits. A `Child` owns our ends of them, a pidfd
-and a process group; `dismantle` closes the ones, kills the other, and tells when the whole group is gone, which may be
-a moment later. Nothing here blocks, and nothing here starts a process.
+`Pipes` exist before the process does, and may hold as much of its input as fits. A `Child` owns our ends of them, a
+pidfd and a process group; `dismantle` closes the ones, kills the other, and tells when the whole group is gone, which
+may be a moment later. Nothing here blocks, and nothing here starts a process.
 """
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import fcntl
 import os
 import signal
+import termios
 from collections.abc import Callable, Iterable
 
 DEFAULT_PIPE_SIZE = 64 * 1024
@@ -24,9 +26,9 @@ _REAP_FIRST_DELAY, _REAP_LAST_DELAY = 0.001, 0.1
 class Pipes:
     """Our ends, non-blocking, and the ends that the process will have as its 0, 1 and 2."""
 
-    def __init__(self, stdin: bytes | memoryview) -> None:
+    def __init__(self) -> None:
         """OSError when there are too many open files."""
-        self.size = LARGE_PIPE_SIZE if len(stdin) > DEFAULT_PIPE_SIZE else DEFAULT_PIPE_SIZE
+        self.size = DEFAULT_PIPE_SIZE
         """What those for stdin and stdout hold, unless the kernel refused."""
         opened: list[int] = []
         try:
@@ -35,23 +37,34 @@ class Pipes:
             self.childs_stdin, self.stdin, self.stdout, self.childs_stdout, self.stderr, self.childs_stderr = opened
             for ours in (self.stdin, self.stdout, self.stderr):
                 os.set_blocking(ours, False)
-            if self.size != DEFAULT_PIPE_SIZE:
-                self._enlarge()
-            self.written = os.write(self.stdin, stdin) if len(stdin) else 0
-            """How much of the input is in the pipe already."""
         except OSError:
             _close_all(opened)
             raise
 
+    def fill(self, stdin: bytes | memoryview) -> int:
+        """Put as much of the input into the pipe as it holds; so much it was.
+
+        The process may not be there yet, but an end for it must be open.
+        """
+        if len(stdin) > DEFAULT_PIPE_SIZE:
+            self._enlarge()
+        return os.write(self.stdin, stdin) if len(stdin) else 0
+
     def _enlarge(self) -> None:
         """Much goes in, and so much will come out. Past the user's quota the kernel refuses: that is fine."""
+        self.size = LARGE_PIPE_SIZE
         with contextlib.suppress(OSError):
             fcntl.fcntl(self.stdin, fcntl.F_SETPIPE_SZ, self.size)
             fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, self.size)
 
-    def close_childs_ends(self) -> None:
-        """Once the process has them, or will never be."""
-        _close_all((self.childs_stdin, self.childs_stdout, self.childs_stderr))
+    def close_childs_ends(self, *, but_stdin: bool = False) -> None:
+        """Once the process has them, or will never be.
+
+        Who keeps the end of stdin can see how much of the input was not read, and closes it.
+        """
+        _close_all((self.childs_stdout, self.childs_stderr))
+        if not but_stdin:
+            os.close(self.childs_stdin)
 
     def close_our_ends(self) -> None:
         """When no process was started."""
@@ -61,10 +74,14 @@ class Pipes:
 class Child:
     """A running process. `stdin` is -1 when its end was closed."""
 
-    def __init__(self, pid: int, pipes: Pipes) -> None:
-        """OSError when the process cannot be watched; it is dead then, and the pipes are still the caller's."""
+    def __init__(self, pid: int, pipes: Pipes, *, keeps_its_stdin: bool = False) -> None:
+        """OSError when the process cannot be watched; it is dead then, and the pipes are still the caller's.
+
+        With the process's own end of stdin kept open here, one can see what it did not read.
+        """
         self.pid = pid
         self.pidfd = _open_pidfd(pid)
+        self._its_stdin = pipes.childs_stdin if keeps_its_stdin else -1
         self.stdin = pipes.stdin
         self.stdout = pipes.stdout
         self.stderr = pipes.stderr
@@ -82,6 +99,10 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
+    def unread_input(self) -> int | None:
+        """How much of its input it did not read; None when that cannot be seen."""
+        return unread_bytes(self._its_stdin) if self._its_stdin >= 0 else None
+
     def pipe_capacity(self) -> int:
         """What its stdout can hold; a function may have changed it."""
         return max(LARGE_PIPE_SIZE, fcntl.fcntl(self.stdout, fcntl.F_GETPIPE_SZ))
@@ -97,6 +118,9 @@ class Child:
         self.kill_group()
         self.close_stdin()
         _close_all((self.stdout, self.stderr, self.pidfd))
+        if self._its_stdin >= 0:
+            os.close(self._its_stdin)
+            self._its_stdin = -1
         self._reap_group(loop, gone, _REAP_FIRST_DELAY)
 
     def _reap_group(self, loop: asyncio.AbstractEventLoop, gone: Callable[[], None], delay: float) -> None:
@@ -127,6 +151,13 @@ def _open_pidfd(pid: int) -> int:
 def _close_all(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def unread_bytes(descriptor: int) -> int:
+    """How much is in a pipe."""
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
 
 
 def reap_strays(known: Callable[[int], bool]) -> None:

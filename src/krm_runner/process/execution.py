@@ -1,8 +1,9 @@
 """One execution: the bytes of a child are moved, and its end is seen, by callbacks on the event loop.
 
-It begins with open pipes, goes on when it is told the pid, and its result is a future. However it ends (exit, limit,
-`stop`, a process that never was), the process group is killed, the descriptors are closed, and `gone` is called when
-the last process of the group is reaped. It neither starts processes nor waits for a turn.
+It begins with open pipes, goes on when it is told the pid or handed a process that waited for its input, and its
+result is a future. However it ends (exit, limit, `stop`, a process that never was), the process group is killed, the
+descriptors are closed, and `gone` is called when the last process of the group is reaped. It neither starts processes
+nor waits for a turn.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Ended:
     """As the process gave it; minus the number of the signal that killed it."""
     stdout: bytes
     stderr: bytes
+    untouched: bool = False
+    """It read nothing of its input and wrote nothing to stdout; only known of a process that had waited for it."""
 
 
 class Execution:
@@ -43,17 +46,18 @@ class Execution:
         self,
         loop: asyncio.AbstractEventLoop,
         watcher: Watcher,
+        pipes: Pipes,
         stdin: bytes | memoryview,
         *,
         max_output: int,
         gone: Callable[[Execution], None],
     ) -> None:
-        """OSError when there are too many open files; then there is nothing to end."""
-        self.pipes = Pipes(stdin)
+        self.pipes = pipes
         self.result: asyncio.Future[Ended] = loop.create_future()
         self._loop = loop
         self._watcher = watcher
-        self._input = memoryview(stdin)[self.pipes.written :]
+        self._written = pipes.fill(stdin)
+        self._input = memoryview(stdin)[self._written :]
         self._max_output = max_output
         self._gone = gone
         self._child: Child | None = None
@@ -80,6 +84,10 @@ class Execution:
             self._gone(self)
             self._fail(error)
             return
+        self.take_over(child)
+
+    def take_over(self, child: Child) -> None:
+        """The process runs, with the pipes that were given, and may have been watched by somebody else."""
         self._child = child
         if self._over:
             self._dismantle(child)
@@ -104,9 +112,9 @@ class Execution:
             self._child.kill_group()
 
     def _watch(self, child: Child) -> None:
-        self._watcher.watch(child.stdout, READABLE, partial(self._on_stdout, child))
-        self._watcher.watch(child.stderr, READABLE, partial(self._on_stderr, child))
-        self._watcher.watch(child.pidfd, READABLE, partial(self._on_exit, child))
+        self._watcher.hand_over(child.stdout, READABLE, partial(self._on_stdout, child))
+        self._watcher.hand_over(child.stderr, READABLE, partial(self._on_stderr, child))
+        self._watcher.hand_over(child.pidfd, READABLE, partial(self._on_exit, child))
         if self._input:
             self._watcher.watch(child.stdin, WRITABLE, partial(self._on_stdin, child))
         else:
@@ -131,6 +139,7 @@ class Execution:
         except OSError:
             # The function closed its stdin: it does not want the rest, and that is no error.
             written = len(self._input)
+        self._written += written
         self._input = self._input[written:]
         if not self._input:
             self._watcher.forget(child.stdin)
@@ -155,7 +164,8 @@ class Execution:
         if self._over:
             return
         exit_code = os.waitstatus_to_exitcode(child.reap_leader())
-        ended = Ended(exit_code, b"".join(self._chunks), self._log.value())
+        untouched = 0 < self._written == child.unread_input() and not self._chunks
+        ended = Ended(exit_code, b"".join(self._chunks), self._log.value(), untouched)
         self.stop()
         if not self.result.done():
             self.result.set_result(ended)

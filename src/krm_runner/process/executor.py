@@ -1,25 +1,35 @@
 """Executing one command per call: input in, output out, within limits, and nothing left behind.
 
-The order of things in one execution: wait for a place; start the process in a thread; write its stdin and read its
-stdout and stderr on the event loop; when its leader ends, kill the rest of its group, read what is still in the
-pipes, and answer. However it ends (answer, limit, cancellation), the process group is killed, and the place becomes
-free only when the last process of the group is gone.
+The order of things in one execution: wait for a place; take a process that waits for its input, or start one in a
+thread; write its stdin and read its stdout and stderr on the event loop; when its leader ends, kill the rest of its
+group, read what is still in the pipes, and answer. However it ends (answer, limit, cancellation), the process group is
+killed, and the place becomes free only when the last process of the group is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from krm_runner.process.child import reap_strays
-from krm_runner.process.execution import Execution, OutputLimitError
+from krm_runner.core.standby import StandbyLimits
+from krm_runner.process.child import Pipes, reap_strays
+from krm_runner.process.execution import Ended, Execution, OutputLimitError
 from krm_runner.process.slots import Slots
 from krm_runner.process.spawn import Spawner
 from krm_runner.process.spawn_threads import SpawnThreads
+from krm_runner.process.standby import Standby, WaitingProcess
 from krm_runner.process.watcher import Watcher
 
-__all__ = ["Executor", "Outcome", "OutputLimitError"]
+__all__ = ["OUT_OF_RESOURCES", "Executor", "Origin", "Outcome", "OutputLimitError"]
+
+OUT_OF_RESOURCES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""Errors of a start that another time may not have."""
+
+Origin = Literal["standby", "on-demand"]
+"""Whether a call's process waited for it, or was started for it."""
 
 _STRAYS_INTERVAL = 2.0
 
@@ -33,18 +43,49 @@ class Outcome:
     stdout: bytes
     stderr: bytes
     queue_wait: float
+    origin: Origin
+
+
+class _Place:
+    """A call's place: free when the call needs it no more, and nothing is left of the process that it had taken."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._holders = 2
+        self._release = release
+
+    def leave(self) -> None:
+        """Said by both, once."""
+        self._holders -= 1
+        if self._holders == 0:
+            self._release()
 
 
 class Executor:
     """Runs commands, a bounded number at a time."""
 
-    def __init__(self, spawner: Spawner, *, max_parallel: int, max_waiting: int) -> None:
+    def __init__(
+        self, spawner: Spawner, *, max_parallel: int, max_waiting: int, standby: StandbyLimits | None = None
+    ) -> None:
+        """Without limits for it, no process is kept in standby."""
         self.on_turn: Callable[[float], None] | None = None
         """Told how long each call waited."""
+        self.on_ended: Callable[[str, Origin, float], None] | None = None
+        """Told how long each call's process took from its turn to its end, with its function."""
         self._slots = Slots(limit=max_parallel, max_waiting=max_waiting)
         self._threads = SpawnThreads(spawner, max_parallel)
         self._watcher = Watcher()
         self._executions: set[Execution] = set()
+        self.standby = (
+            None
+            if standby is None
+            else Standby(
+                standby,
+                threads=self._threads,
+                watcher=self._watcher,
+                busy=lambda: self._slots.running,
+                queued=lambda: self._slots.waiting,
+            )
+        )
 
     @property
     def running(self) -> int:
@@ -73,28 +114,32 @@ class Executor:
         loop = asyncio.get_running_loop()
         arrived = loop.time()
         await self._slots.acquire(function=function, deadline=deadline)
-        queue_wait = loop.time() - arrived
+        began = loop.time()
+        queue_wait = began - arrived
         if self.on_turn is not None:
             self.on_turn(queue_wait)
+        origin: Origin = "standby"
         try:
-            execution = Execution(loop, self._watcher, stdin, max_output=max_output, gone=self._on_gone)
-        except BaseException:
-            self._slots.release()
-            raise
-        self._executions.add(execution)
-        self._threads.start(argv, execution.pipes, execution.started)
-        try:
-            ended = await execution.result
+            process = self.standby.take(argv, function=function) if self.standby is not None else None
+            ended = None
+            if process is not None:
+                ended = await self._run_waiting(process, stdin, max_output)
+            if ended is None:
+                origin = "on-demand"
+                ended = await self._run_new(argv, stdin, max_output)
         finally:
-            execution.stop()
-            self._slots.learn(function, loop.time() - arrived - queue_wait)
-        return Outcome(ended.exit_code, ended.stdout, ended.stderr, queue_wait)
+            self._slots.learn(function, loop.time() - began)
+        if self.on_ended is not None:
+            self.on_ended(function, origin, loop.time() - began)
+        return Outcome(ended.exit_code, ended.stdout, ended.stderr, queue_wait, origin)
 
     async def reap_strays(self) -> None:
         """Look now and then for ended processes that had left their function's group; never returns."""
         while True:
             await asyncio.sleep(_STRAYS_INTERVAL)
             known = {execution.pid for execution in self._executions}
+            if self.standby is not None:
+                known |= self.standby.pids
             # A process that a thread starts just now is not known yet, and would look like a stray.
             if None not in known:
                 reap_strays(known.__contains__)
@@ -103,12 +148,73 @@ class Executor:
         """Kill every process group at once; for the moment before this process ends."""
         for execution in self._executions:
             execution.kill()
+        if self.standby is not None:
+            self.standby.kill_all()
 
     def close(self) -> None:
         """Let the threads go; no execution may be under way."""
         self._threads.close()
         self._watcher.close()
 
+    async def _run_new(self, argv: Sequence[bytes], stdin: bytes | memoryview, max_output: int) -> Ended:
+        """In a process that is started now; the place is given back when nothing is left of it."""
+        try:
+            pipes = self._open_pipes()
+        except BaseException:
+            self._on_free()
+            raise
+        execution = Execution(
+            asyncio.get_running_loop(), self._watcher, pipes, stdin, max_output=max_output, gone=self._on_gone
+        )
+        self._executions.add(execution)
+        self._threads.start(argv, pipes, execution.started)
+        try:
+            return await execution.result
+        except OSError as error:
+            if self.standby is not None and error.errno in OUT_OF_RESOURCES:
+                self.standby.give_way()
+            raise
+        finally:
+            execution.stop()
+
+    def _open_pipes(self) -> Pipes:
+        try:
+            return Pipes()
+        except OSError:
+            if self.standby is None or not self.standby.give_way():
+                raise
+            return Pipes()
+
+    async def _run_waiting(self, process: WaitingProcess, stdin: bytes | memoryview, max_output: int) -> Ended | None:
+        """In a process that was there before; None, and the place kept, when it ended without a look at its input."""
+        place = _Place(self._on_free)
+
+        def gone(execution: Execution) -> None:
+            self._executions.discard(execution)
+            place.leave()
+
+        loop = asyncio.get_running_loop()
+        execution = Execution(loop, self._watcher, process.pipes, stdin, max_output=max_output, gone=gone)
+        self._executions.add(execution)
+        execution.take_over(process.child)
+        try:
+            ended = await execution.result
+        except BaseException:
+            execution.stop()
+            place.leave()
+            raise
+        if ended.untouched and self.standby is not None:
+            # It had decided to end before it was taken: what it would say with its input is not known yet.
+            self.standby.spoiled(process, "it ended without a look at its input")
+            return None
+        place.leave()
+        return ended
+
     def _on_gone(self, execution: Execution) -> None:
         self._executions.discard(execution)
+        self._on_free()
+
+    def _on_free(self) -> None:
         self._slots.release()
+        if self.standby is not None:
+            self.standby.place_is_free()

@@ -35,6 +35,13 @@ class Watcher:
         self._epoll.register(descriptor, events)
         self._callbacks[descriptor] = callback
 
+    def hand_over(self, descriptor: int, events: int, callback: Callback) -> None:
+        """Another callback from now on; one that is watched already stays so, for the same events."""
+        if descriptor in self._callbacks:
+            self._callbacks[descriptor] = callback
+        else:
+            self.watch(descriptor, events, callback)
+
     def forget(self, descriptor: int) -> None:
         """No callback any more; one that is not watched is none of our business."""
         if self._callbacks.pop(descriptor, None) is not None:

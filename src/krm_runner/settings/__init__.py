@@ -5,6 +5,7 @@ from krm_runner.settings.model import (
     PodSettings,
     ServerSettings,
     Settings,
+    StandbySettings,
     parse_settings,
 )
 from krm_runner.settings.registries import RegistrySettings
@@ -20,5 +21,6 @@ __all__ = [
     "SecuritySettings",
     "ServerSettings",
     "Settings",
+    "StandbySettings",
     "parse_settings",
 ]

@@ -42,6 +42,16 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbySettings:
+    """Processes that wait for their input."""
+
+    default: int
+    """How many, of a function of which the configuration file does not say it."""
+    max_age: float
+    idle: float
+
+
+@dataclass(frozen=True, slots=True)
 class ExecSettings:
     """The exec runtime."""
 
@@ -50,6 +60,7 @@ class ExecSettings:
     config_is_required: bool
     max_parallel: int
     max_waiting: int
+    standby: StandbySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,11 @@ def _exec_settings(flags: ParsedFlags) -> ExecSettings:
         config_is_required="config" in flags.given,
         max_parallel=cast(int, flags.values["max-parallel-executions"]),
         max_waiting=cast(int, flags.values["max-queue-length"]),
+        standby=StandbySettings(
+            default=cast(int, flags.values["standby"]),
+            max_age=cast(float, flags.values["standby-max-age"]),
+            idle=cast(float, flags.values["standby-idle"]),
+        ),
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from krm_runner.core.duration import duration, positive_duration
+from krm_runner.core.standby import MAX_PER_FUNCTION
 from krm_runner.settings.go_flags import Flag, boolean, choice, integer
 from krm_runner.settings.registries import REGISTRY_FLAGS
 from krm_runner.settings.security import SECURITY_FLAGS
@@ -80,6 +81,15 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         "processes at once (0: twice the CPUs of this container)",
         integer(0, 4096),
     ),
+    Flag(
+        "standby",
+        EXEC,
+        "0",
+        "processes of a function that wait for their input, where --config says nothing",
+        integer(0, MAX_PER_FUNCTION),
+    ),
+    Flag("standby-max-age", EXEC, "5m", "when such a process is replaced by a new one", positive_duration),
+    Flag("standby-idle", EXEC, "10m", "how long after its last call a function has them", positive_duration),
     Flag(
         "pod-cache-config",
         POD,

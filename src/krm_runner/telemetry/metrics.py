@@ -1,12 +1,13 @@
 """The metrics of the runner, on OpenTelemetry's API.
 
 Without an exporter the API's own no-op instruments stand behind the same names. The label `image` is only ever an
-image that some runtime knows: strangers' names must not grow the series without bound.
+image that some runtime knows, and the label `function` an executable of the configuration file: strangers' names must
+not grow the series without bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -44,6 +45,17 @@ class EvaluationMetrics:
             "krm_runner.response.size", unit="By", description="Resource lists sent back"
         )
 
+        self._executions = meter.create_counter(
+            "krm_runner.executions",
+            description="Calls of local functions whose process ended by itself: on-demand, or from standby",
+        )
+        self._execution_duration = meter.create_histogram(
+            "krm_runner.execution.duration",
+            unit="s",
+            description="From a call's turn to the end of its local process",
+            explicit_bucket_boundaries_advisory=_SECONDS,
+        )
+
     def arrived(self) -> None:
         """A call came in."""
         self._in_flight.add(1)
@@ -62,6 +74,33 @@ class EvaluationMetrics:
     def waited(self, seconds: float, *, runtime: str) -> None:
         """A call got its turn."""
         self._queue_wait.record(seconds, {"runtime": runtime})
+
+    def executed(self, *, function: str, process: str, seconds: float) -> None:
+        """A local process ended by itself; it was started for its call (`on-demand`) or waited for one (`standby`)."""
+        labels = {"function": function, "process": process}
+        self._executions.add(1, labels)
+        self._execution_duration.record(seconds, labels)
+
+    def observe_standby(
+        self, *, waiting: Callable[[], Mapping[str, int]], memory: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Report how many local processes wait for their input, and their bytes, whenever metrics are read.
+
+        Both are by function, and are called in the thread that reads metrics.
+        """
+
+        def observe(read: Callable[[], Mapping[str, int]]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+            return lambda _options: [Observation(value, {"function": name}) for name, value in read().items()]
+
+        self._meter.create_observable_gauge(
+            "krm_runner.standby.processes", [observe(waiting)], description="Local processes that wait for their input"
+        )
+        self._meter.create_observable_gauge(
+            "krm_runner.standby.memory",
+            [observe(memory)],
+            unit="By",
+            description="What processes in standby hold and share with no other",
+        )
 
     def observe_executions(self, *, running: Callable[[], int], waiting: Callable[[], int]) -> None:
         """Report how many local processes run, and how many calls wait for one, whenever metrics are read."""

@@ -1,0 +1,204 @@
+"""Processes in standby: the same server with and without them, in turns within one run.
+
+Two servers run side by side, one of them idle at any time. What standby saves is seen by one caller that takes a break
+between calls, as a person's or a pipeline's client does; what it must not cost, by many callers without one. The
+figures to trust are the ratios: the median of the rounds' own. See docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import inputs, programs, table
+from bench.measure import SIZES, BenchmarkError, Laps, number, progress, ratios, through, update
+from bench.programs import Function, LoadGenerator
+from bench.server import Server, image_of, runner
+from bench.table import Column
+
+COLUMNS = (
+    Column("", "function", left=True),
+    Column("p50 ms, 1 caller", "on demand"),
+    Column("p50 ms, 1 caller", "standby"),
+    Column("standby/on demand", "ratio"),
+    Column("standby/on demand", "rounds"),
+    Column("p99 ms", "on demand"),
+    Column("p99 ms", "standby"),
+    Column("calls/s, many callers", "on demand"),
+    Column("calls/s, many callers", "standby"),
+    Column("standby/on demand", "ratio"),
+    Column("standby/on demand", "rounds"),
+    Column("waiting", "MB"),
+)
+
+_SETTLING_SECONDS = 0.5
+
+StartServer = Callable[[Function, Path, int], Server]
+"""A server of this function, in this directory, with so many processes in standby."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long, and how much."""
+
+    rounds: int
+    seconds: float
+    pause_ms: int
+    callers: int
+    size: str
+
+
+class Bench:
+    """Measures functions, one after the other."""
+
+    def __init__(self, plan: Plan, load: LoadGenerator, start: StartServer, directory: Path) -> None:
+        self._plan = plan
+        self._load = load
+        self._start = start
+        self._directory = directory
+
+    def row(self, function: Function) -> list[str]:
+        """One line of the table."""
+        data = self._directory / f"{function.name}.yaml"
+        data.write_bytes(inputs.generated(SIZES[self._plan.size], function.config))
+        alone = {number_waiting: Laps() for number_waiting in (0, 1)}
+        crowd = {number_waiting: Laps() for number_waiting in (0, 1)}
+        memory = 0
+        with ExitStack() as stack:
+            servers: dict[int, Server] = {}
+            for waiting in (0, 1):
+                directory = self._directory / f"{function.name}-{waiting}"
+                directory.mkdir()
+                servers[waiting] = stack.enter_context(self._start(function, directory, waiting))
+            for turn in range(self._plan.rounds):
+                # Whoever comes first may find other caches: they take turns in that, too.
+                order = (0, 1) if turn % 2 == 0 else (1, 0)
+                for waiting in order:
+                    alone[waiting].samples.append(
+                        through(
+                            servers[waiting],
+                            self._load,
+                            callers=1,
+                            pause_ms=self._plan.pause_ms,
+                            seconds=self._plan.seconds,
+                            image=image_of(function.executable),
+                            data=data,
+                        )
+                    )
+                time.sleep(_SETTLING_SECONDS)
+                memory = max(memory, servers[1].memory_of_children())
+                for waiting in order:
+                    crowd[waiting].samples.append(
+                        through(
+                            servers[waiting],
+                            self._load,
+                            callers=self._plan.callers,
+                            seconds=self._plan.seconds,
+                            image=image_of(function.executable),
+                            data=data,
+                        )
+                    )
+        return self._cells(function, alone, crowd, memory)
+
+    def _cells(self, function: Function, alone: dict[int, Laps], crowd: dict[int, Laps], memory: int) -> list[str]:
+        p50s = {waiting: [sample.p50_ms for sample in laps.samples] for waiting, laps in alone.items()}
+        return [
+            function.name,
+            *(number(statistics.median(p50s[waiting])) for waiting in (0, 1)),
+            median_ratio(p50s[1], p50s[0]),
+            ratios(p50s[1], p50s[0]),
+            *(number(alone[waiting].median(lambda sample: sample.p99_ms)) for waiting in (0, 1)),
+            *(number(crowd[waiting].rate) for waiting in (0, 1)),
+            median_ratio(crowd[1].rates, crowd[0].rates),
+            ratios(crowd[1].rates, crowd[0].rates),
+            f"{memory / 1e6:.1f}",
+        ]
+
+
+def median_ratio(sides: Sequence[float], floors: Sequence[float]) -> str:
+    """Of the rounds."""
+    return f"{statistics.median(side / floor for side, floor in zip(sides, floors, strict=True)):.2f}"
+
+
+def exec_runtime(function: Function, directory: Path, waiting: int) -> Server:
+    """`krm-runner serve` with this function."""
+    return runner(directory, [function.executable], [f"--standby={waiting}"])
+
+
+def wrapper(function: Function, directory: Path, waiting: int) -> Server:
+    """The wrapper server of this function."""
+    program = programs.wrapper_server()
+    return Server(directory, (str(program), "--port=0", f"--standby={waiting}", "--", str(function.executable)))
+
+
+SERVERS: dict[str, StartServer] = {"exec": exec_runtime, "wrapper": wrapper}
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.standby", description=__doc__)
+    parser.add_argument("--server", choices=SERVERS, default="exec", help="the exec runtime, or the wrapper server")
+    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--function", action="append", help="only this one (may be repeated)")
+    parser.add_argument("--size", choices=SIZES, default="2KB", help="of the input (default 2KB)")
+    parser.add_argument("--pause-ms", type=int, default=50, help="between the calls of the one caller (default 50)")
+    parser.add_argument("--callers", type=int, default=32, help="how many are many (default 32)")
+    parser.add_argument("--rounds", type=int, help="turns of both in each row (default 5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a turn (default 3)")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--update", type=Path, metavar="FILE", help="put the table into this document, at its marks")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = parse_arguments()
+    # The functions' interpreter is the one of this virtual environment.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    plan = Plan(
+        rounds=arguments.rounds or (1 if arguments.quick else 5),
+        seconds=arguments.seconds,
+        pause_ms=arguments.pause_ms,
+        callers=arguments.callers,
+        size=arguments.size,
+    )
+    progress("building what is needed")
+    load = programs.load_generator()
+    functions = [
+        function for function in programs.functions() if not arguments.function or function.name in arguments.function
+    ]
+    if not functions:
+        raise BenchmarkError("nothing to measure: there is no such function here")
+    rows: list[list[str]] = []
+    with tempfile.TemporaryDirectory(prefix="krm-runner-bench-") as temporary:
+        bench = Bench(plan, load, SERVERS[arguments.server], Path(temporary))
+        for function in functions:
+            progress(f"{function.name} ...")
+            rows.append(bench.row(function))
+            progress(f"  {rows[-1][3]} of the time, {rows[-1][9]} of the rate")
+    about = (
+        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}; "
+        f"{plan.size}; {plan.rounds} rounds of {plan.seconds:g} s each; 1 caller with {plan.pause_ms} ms between its "
+        f"calls, {plan.callers} callers without; load generator: {load.name}."
+    )
+    render = table.markdown if arguments.markdown or arguments.update else table.text
+    rendered = f"{about}\n\n{render(COLUMNS, rows)}"
+    print(rendered)
+    if arguments.update:
+        update(arguments.update, "standby" if arguments.server == "exec" else "standby-wrapper", rendered)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BenchmarkError, programs.MissingToolError) as error:
+        sys.exit(f"bench: {error}")

@@ -1,0 +1,116 @@
+"""All of tests/vectors once more, with processes in standby: the answers are the same, whoever gives them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.test_vectors import Vector, has_nothing_left, of, try_vector
+from support.processes import eventually
+from support.runner import RunnerProcess, write_config
+
+
+def names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ACTS_EARLY = names(
+    """
+    exit-1-with-results-in-json exit-1-with-results-of-v1alpha1 exit-1-with-results-of-wrong-types
+    exit-1-without-a-word exit-255 exit-3-with-stderr grandchild-of-a-failed-function input-ignored
+    killed-by-sigkill killed-by-sigsegv log-cut-to-fit no-arguments ok-with-log output-before-input
+    process-group-of-its-own signals-are-default stderr-not-utf8 stderr-not-utf8-in-an-error
+    stderr-of-20-mb-and-exit-1 stderr-of-200-kb stderr-of-many-bytes-to-encode stdout-over-the-limit
+    """
+)
+"""Their functions end or write before they read."""
+
+CANNOT_START = names(
+    """
+    executable-is-a-directory executable-of-bad-format executable-without-its-interpreter
+    executable-without-permission
+    """
+)
+NEVER_STARTED = names("executable-missing image-empty image-malformed image-unknown request-over-the-limit")
+STOPPED = names("cancelled deadline deadline-of-a-stubborn-function")
+"""Their functions do not end by themselves."""
+
+
+def without_the_dead(vector: Vector) -> Vector:
+    """Does not wait until nothing is left of its processes, which takes until its function is idle."""
+    expected = {key: value for key, value in vector.data["expect"].items() if key != "gone"}
+    return Vector(vector.name, vector.data | {"expect": expected})
+
+
+class Runners:
+    """One runner for each size limit that the vectors ask for, with one process of every function in standby."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        for vector in of("exec"):
+            vector.install(directory / "functions")
+        write_config(directory / "config.yaml", {vector.name: [vector.own_image] for vector in of("exec")})
+        self.started: dict[int, RunnerProcess] = {}
+
+    def for_vector(self, vector: Vector) -> RunnerProcess:
+        if vector.limit not in self.started:
+            self.started[vector.limit] = RunnerProcess(
+                f"--max-request-body-size={vector.limit}",
+                f"--functions={self._directory / 'functions'}",
+                f"--config={self._directory / 'config.yaml'}",
+                "--standby=1",
+                # What a vector wants gone would live on in the process that waits for the next call.
+                "--standby-idle=3s",
+                "--log-level=3",
+            )
+        return self.started[vector.limit]
+
+
+@pytest.fixture(scope="module")
+def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
+    pool = Runners(tmp_path_factory.mktemp("vectors-in-standby"))
+    yield pool
+    for runner in pool.started.values():
+        runner.__exit__(None)
+
+
+@pytest.mark.parametrize("vector", of("exec"), ids=lambda vector: vector.name)
+async def test_vector(vector: Vector, runners: Runners) -> None:
+    runner = runners.for_vector(vector)
+    name = re.escape(vector.name)
+    kept = re.compile(rf'event="process in standby" .*function={name}( |$)')
+    failed = re.compile(rf'event="no process in standby" .*function={name}( |$)')
+    unfit = re.compile(rf'event="function not kept in standby" .*function={name}( |$)')
+    served = re.compile(rf"event=ended image=\S*/{name}:v1 .*process=standby")
+
+    def count(pattern: re.Pattern[str]) -> int:
+        return sum(1 for line in runner.lines if pattern.search(line))
+
+    async def is_prepared(turn: int) -> None:
+        if vector.name in CANNOT_START:
+            await eventually(lambda: count(failed) >= turn, what="a start that fails")
+        elif vector.name in ACTS_EARLY:
+            # In the first turn it may be taken before it acts; so much the better, if the answer is the same.
+            await eventually(lambda: count(kept if turn == 1 else unfit) >= 1, what="an act before the input")
+        elif vector.name not in NEVER_STARTED:
+            await eventually(lambda: count(kept) >= turn, what="a process in standby")
+
+    await try_vector(without_the_dead(vector), runner)
+    await is_prepared(1)
+    await try_vector(without_the_dead(vector), runner)
+    await is_prepared(2)
+    await try_vector(vector, runner)
+    if vector.name in ACTS_EARLY:
+        assert (count(unfit), count(served) < 2) == (1, True)
+    else:
+        assert count(unfit) == 0
+        assert count(served) == (0 if vector.name in CANNOT_START | NEVER_STARTED | STOPPED else 2)
+
+
+async def test_nothing_is_left_after_all_of_them(runners: Runners) -> None:
+    """Runs last in this module."""
+    for runner in runners.started.values():
+        await has_nothing_left(runner)
