@@ -16,7 +16,7 @@ from support.client import Answer, Client, answer_of
 from support.processes import children, command_lines, eventually, pipes
 from support.runner import RunnerProcess, write_config, write_function
 from support.server import ServerProcess
-from support.wrapper import WrapperProcess
+from support.wrapper import MeteredWrapper, WrapperProcess
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 DEFAULT_LIMIT = 6291456
@@ -116,13 +116,49 @@ async def test_vector(vector: Vector, runners: Runners) -> None:
 @pytest.mark.parametrize("vector", of("wrapper"), ids=lambda vector: vector.name)
 async def test_vector_in_the_wrapper(vector: Vector, tmp_path: Path, wrapper_server: Path) -> None:
     vector.install(tmp_path)
-    limit = f"--max-request-body-size={vector.limit}"
-    with WrapperProcess(limit, "--", str(tmp_path / vector.name), program=str(wrapper_server)) as wrapper:
+    flags = (f"--max-request-body-size={vector.limit}", "--standby=0")
+    with WrapperProcess(*flags, "--", str(tmp_path / vector.name), program=str(wrapper_server)) as wrapper:
         await try_vector(vector, wrapper)
         await has_nothing_left(wrapper)
 
 
+@pytest.mark.parametrize("vector", of("wrapper"), ids=lambda vector: vector.name)
+async def test_vector_in_the_wrapper_with_standby(vector: Vector, tmp_path: Path, wrapper_server: Path) -> None:
+    """The same answer, by a process that waited for its input, where the function lets itself be kept waiting."""
+    vector.install(tmp_path)
+    flags = (f"--max-request-body-size={vector.limit}", "--standby=1", "--verbosity=3")
+    with MeteredWrapper(*flags, "--", str(tmp_path / vector.name), program=str(wrapper_server)) as wrapper:
+        await wrapper.has_settled()
+        answer = await answer_to(vector, wrapper)
+        await check(vector, answer)
+        if answer.reason not in NEVER_STARTED:
+            await eventually(
+                lambda: wrapper.executions("standby") + wrapper.executions("on-demand") > 0, what="counted"
+            )
+            assert wrapper.executions("standby") == 1 or wrapper.is_marked()
+            # What reads its input before it does anything else is always kept.
+            assert not (reads_first(vector) and wrapper.is_marked())
+        await eventually(lambda: len(children(wrapper.pid)) <= 1, what="all children reaped, but for the next one")
+        assert await asyncio.to_thread(wrapper.stop) == 0
+    assert not [line for line in wrapper.lines if "level=error" in line]
+    await is_gone(vector)
+
+
+NEVER_STARTED = {"CANNOT_EXECUTE", "MESSAGE_TOO_LARGE"}
+
+
+def reads_first(vector: Vector) -> bool:
+    """Whether the first thing that a function does is to read its input."""
+    script = str(vector.data["function"].get("script", ""))
+    return any(script.startswith(f"#!/bin/sh\n{first}") for first in ("cat\n", "cat >/dev/null\n", "exec cat\n"))
+
+
 async def try_vector(vector: Vector, server: ServerProcess) -> None:
+    await check(vector, await answer_to(vector, server))
+    await is_gone(vector)
+
+
+async def answer_to(vector: Vector, server: ServerProcess) -> Answer:
     assert set(vector.data) <= FIELDS
     assert set(vector.data["expect"]) <= EXPECTATIONS
     limits = (("grpc.max_receive_message_length", vector.limit), ("grpc.max_send_message_length", -1))
@@ -133,10 +169,11 @@ async def try_vector(vector: Vector, server: ServerProcess) -> None:
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            answer = Answer(code="CANCELLED")
-        else:
-            answer = await answer_of(call)
-    await check(vector, answer)
+            return Answer(code="CANCELLED")
+        return await answer_of(call)
+
+
+async def is_gone(vector: Vector) -> None:
     gone = vector.data["expect"].get("gone", [])
     await eventually(lambda: not set(gone) & set(command_lines()), what=f"{gone} gone")
 

@@ -23,12 +23,13 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse as HealthResponse
 from krm_runner.rpc._generated.evaluator_pb2 import EvaluateFunctionResponse
 from krm_runner.rpc.wire import encode_request
 from support.client import METHOD, Answer, Client, answer_of, check_health, watch_health
-from support.machine import missing
+from support.machine import ROOT, missing
 from support.processes import children, command_lines, eventually, open_descriptors, pipes, resident_kib
 from support.runner import write_function
 from support.server import free_port
 from support.wrapper import WrapperProcess
 
+README = ROOT / "wrapper" / "README.md"
 IMAGE = "example.com/some/function:v1"
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 
@@ -116,6 +117,9 @@ def test_an_entrypoint_that_cannot_be_executed_is_one_line_and_exit_code_1(
         (["--port"], "--port needs a value"),
         (["--max-request-body-size=1", "--", "cat"], "--max-request-body-size=1"),
         (["--shutdown-timeout=soon", "--", "cat"], "--shutdown-timeout=soon"),
+        (["--standby=9", "--", "cat"], "--standby=9: a number from 0 to 8"),
+        (["--standby-max-age=0s", "--", "cat"], "--standby-max-age=0s: a duration of at least 100ms"),
+        (["--standby-idle=x", "--", "cat"], "--standby-idle=x"),
     ],
 )
 def test_a_wrong_flag_is_one_line_and_exit_code_2(pod: Pod, arguments: list[str], message: str) -> None:
@@ -133,11 +137,12 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(pod: Pod) -> None:
     assert ended.stderr.count("\n") == 1
 
 
-def test_help_lists_every_flag(pod: Pod) -> None:
+def test_help_and_readme_list_every_flag_with_its_default(pod: Pod) -> None:
     ended = pod.run("--help")
     assert (ended.returncode, ended.stderr) == (0, "")
-    for flag in ("--port", "--max-request-body-size", "--verbosity", "--max-parallel", "--shutdown-timeout"):
-        assert flag in ended.stdout
+    listed = dict(re.findall(r"^  (--[a-z-]+) .*\(default (\S+)\)$", ended.stdout, re.MULTILINE))
+    assert {"--port", "--max-request-body-size", "--verbosity", "--max-parallel", "--standby"} <= listed.keys()
+    assert dict(re.findall(r"^\| `(--[a-z-]+)` \| (\S+) \|", README.read_text(), re.MULTILINE)) == listed
 
 
 # --- what a function sees -----------------------------------------------------------------------------------------
@@ -216,7 +221,7 @@ async def test_a_function_that_leaves_its_own_group_is_still_known(pod: Pod) -> 
         "    except PermissionError:\n        pass\n"
         "sys.stdout.buffer.write(sys.stdin.buffer.read())\n"
     )
-    wrapper = pod.start(script)
+    wrapper = pod.start(script, "--standby=0")
     async with Client(wrapper.address) as client:
         answer = await client.evaluate(IMAGE, LIST)
         assert (answer.code, answer.resource_list) == ("OK", LIST), answer.message
@@ -253,7 +258,7 @@ async def test_a_bounded_number_runs_and_the_others_wait_in_order(pod: Pod) -> N
 
 
 async def test_a_full_queue_refuses_and_dead_calls_leave_it(pod: Pod) -> None:
-    wrapper = pod.start("#!/bin/sh\nsleep 5001\n", "--max-parallel=1", "--max-queue-length=2")
+    wrapper = pod.start("#!/bin/sh\ncat >/dev/null\nsleep 5001\n", "--max-parallel=1", "--max-queue-length=2")
     async with Client(wrapper.address) as client:
         calls = [asyncio.create_task(client.evaluate(IMAGE, LIST)) for _ in range(3)]
         await eventually(lambda: "sleep 5001" in command_lines(), what="the function runs")
@@ -297,7 +302,7 @@ async def test_callers_that_send_nothing_do_not_hold_up_the_others_for_ever(pod:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_it_without_losing_a_call(pod: Pod, number: signal.Signals) -> None:
-    wrapper = pod.start("#!/bin/sh\ntouch runs\nsleep 1\nexec cat\n")
+    wrapper = pod.start('#!/bin/sh\nlist=$(cat)\ntouch runs\nsleep 1\necho "$list"\n')
     async with Client(wrapper.address) as client:
         statuses = watch_health(client.channel)
         assert (await anext(statuses)).status == HealthResponse.SERVING
@@ -311,7 +316,7 @@ async def test_a_signal_ends_it_without_losing_a_call(pod: Pod, number: signal.S
 
 
 async def test_calls_that_take_too_long_are_told_to_come_back(pod: Pod) -> None:
-    wrapper = pod.start("#!/bin/sh\n(sleep 5002; :) &\nsleep 5003\n", "--shutdown-timeout=500ms")
+    wrapper = pod.start("#!/bin/sh\ncat >/dev/null\n(sleep 5002; :) &\nsleep 5003\n", "--shutdown-timeout=500ms")
     async with Client(wrapper.address) as client:
         under_way = asyncio.create_task(client.evaluate(IMAGE, LIST))
         await eventually(lambda: "sleep 5003" in command_lines(), what="the function runs")
@@ -334,13 +339,13 @@ async def test_a_connection_that_stays_open_does_not_keep_it(pod: Pod) -> None:
 async def test_as_pid_1_it_reaps_orphans(pod: Pod) -> None:
     if os.geteuid() != 0:
         missing("not root: cannot make a PID namespace")
-    script = "#!/bin/sh\nsetsid sh -c 'sleep 0.3; exit 3' </dev/null >/dev/null 2>&1 &\nexec cat\n"
+    script = "#!/bin/sh\ncat\nsetsid sh -c 'sleep 0.3; exit 3' </dev/null >/dev/null 2>&1 &\n"
     wrapper = pod.start(script, prefix=("unshare", "--pid", "--fork", "--kill-child", "--"))
     (first,) = children(wrapper.pid)
     async with Client(wrapper.address) as client:
         for _ in range(3):
             assert (await client.evaluate(IMAGE, LIST)).code == "OK"
-        await eventually(lambda: not children(first), what="orphans reaped")
+        await eventually(lambda: len(children(first)) == 1, what="orphans reaped, and the next process waits")
         assert (await check_health(client.channel)).status == HealthResponse.SERVING
         # PID 1 has no default for signals: it must have asked for this one.
         os.kill(first, signal.SIGTERM)
@@ -377,6 +382,10 @@ async def test_metrics_count_what_happened(pod: Pod) -> None:
         "krm_wrapper_executions_waiting 0",
     ):
         assert expected in lines
+    counted = sum(int(line.rpartition(" ")[2]) for line in lines if line.startswith("krm_wrapper_executions_total{"))
+    assert counted == 4
+    documented = set(re.findall(r"`(krm_wrapper_\w+)`", README.read_text()))
+    assert {line.split()[2] for line in lines if line.startswith("# TYPE ")} == documented
 
 
 async def test_one_line_for_each_call(pod: Pod) -> None:
@@ -385,7 +394,7 @@ async def test_one_line_for_each_call(pod: Pod) -> None:
         await client.evaluate(IMAGE, LIST)
     line = wrapper.wait_for_line("event=evaluated").string
     for part in (f"image={IMAGE}", "code=OK", "seconds=0.", "request_bytes=", "response_bytes=", "queue_seconds=0.",
-                 "exit=0", "log_bytes=6"):  # fmt: skip
+                 "start=", "exit=0", "log_bytes=6"):  # fmt: skip
         assert part in line
     quiet = pod.start("#!/bin/sh\nexec cat\n", "--verbosity=1")
     async with Client(quiet.address) as client:
@@ -408,10 +417,12 @@ ENDINGS = {
 }
 
 
-async def test_a_thousand_calls_that_end_in_every_way_leave_nothing(pod: Pod) -> None:
+@pytest.mark.parametrize("standby", [0, 2])
+async def test_a_thousand_calls_that_end_in_every_way_leave_nothing(pod: Pod, standby: int) -> None:
     cases = "".join(f"{name}) {script};;\n" for name, script in ENDINGS.items())
     script = f"#!/bin/sh\nread -r word\nword=${{word#'# '}}\ncase $word in\n{cases}esac\n"
-    wrapper = pod.start(script, "--max-parallel=4", "--max-request-body-size=100000", "--verbosity=0")
+    flags = ("--max-parallel=4", "--max-request-body-size=100000", "--verbosity=0", f"--standby={standby}")
+    wrapper = pod.start(script, *flags)
     chance = random.Random(1)
     gate = asyncio.Semaphore(16)
     async with Client(wrapper.address) as client:
@@ -433,10 +444,11 @@ async def test_a_thousand_calls_that_end_in_every_way_leave_nothing(pod: Pod) ->
         before = resident_kib(wrapper.pid)
         codes = await asyncio.gather(*(one_call() for _ in range(1000)))
         assert set(codes) == {"OK", "CANCELLED", "INTERNAL", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
-        await eventually(lambda: not children(wrapper.pid), what="all children reaped")
-        await eventually(lambda: pipes(wrapper.pid) <= 1, what="all pipes closed")
+        await eventually(lambda: len(children(wrapper.pid)) == standby, what="all children reaped, but those that wait")
+        # Three pipes, both ends of stdin's, and a pidfd for each that waits.
+        await eventually(lambda: pipes(wrapper.pid) <= 1 + 5 * standby, what="all pipes closed")
         events = [target for target in open_descriptors(wrapper.pid) if "eventfd" in target]
-        assert len(events) <= 2, "the event loop's own"
+        assert len(events) <= 2 + bool(standby), "the event loop's own, and that of the thread that attends to standby"
         assert resident_kib(wrapper.pid) - before <= 2048
         answer: Answer = await client.evaluate(IMAGE, b"# ok\n" + LIST)
         assert (answer.code, answer.resource_list) == ("OK", LIST)

@@ -132,7 +132,9 @@ async def test_a_failure_of_the_function_is_passed_on_as_it_is(start: Start, dia
 
 
 async def test_a_full_queue_is_passed_on_with_its_delay(start: Start, dial: Dial) -> None:
-    channel = dial(start("#!/bin/sh\nexec sleep 6001\n", "--max-parallel=1", "--max-queue-length=0").address)
+    channel = dial(
+        start("#!/bin/sh\ncat >/dev/null\nexec sleep 6001\n", "--max-parallel=1", "--max-queue-length=0").address
+    )
     first = call(channel)
     await runs("sleep 6001")
     with pytest.raises(RemoteError) as raised:
@@ -170,7 +172,7 @@ async def test_another_server_is_passed_on_with_the_pods_name(dial: Dial) -> Non
 
 
 async def test_the_deadline_stops_the_function(start: Start, dial: Dial) -> None:
-    channel = dial(start("#!/bin/sh\nexec sleep 6002\n").address)
+    channel = dial(start("#!/bin/sh\ncat >/dev/null\nexec sleep 6002\n").address)
     with pytest.raises(RemoteError) as raised:
         await channel.evaluate(request(seconds=1))
     assert (raised.value.code, raised.value.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
@@ -193,7 +195,7 @@ async def test_a_pod_that_stands_still_ends_at_our_own_deadline(start: Start, di
 
 
 async def test_a_caller_that_goes_away_stops_the_function(start: Start, dial: Dial) -> None:
-    channel = dial(start("#!/bin/sh\nexec sleep 6003\n").address)
+    channel = dial(start("#!/bin/sh\ncat >/dev/null\nexec sleep 6003\n").address)
     under_way = call(channel)
     await runs("sleep 6003")
     under_way.cancel()
@@ -203,7 +205,7 @@ async def test_a_caller_that_goes_away_stops_the_function(start: Start, dial: Di
 
 
 async def test_close_ends_calls_and_says_why(start: Start, dial: Dial) -> None:
-    channel = dial(start("#!/bin/sh\nexec sleep 6004\n", "--max-parallel=2").address)
+    channel = dial(start("#!/bin/sh\ncat >/dev/null\nexec sleep 6004\n", "--max-parallel=2").address)
     calls = [call(channel) for _ in range(3)]
     cancelled = call(channel)
     await runs("sleep 6004")
@@ -227,7 +229,7 @@ async def test_close_ends_calls_and_says_why(start: Start, dial: Dial) -> None:
 
 
 async def test_a_pod_that_dies_in_a_call(start: Start, dial: Dial, tmp_path: Path) -> None:
-    wrapper = start("#!/bin/sh\necho $$ > new\nmv new pid\nexec sleep 6005\n")
+    wrapper = start("#!/bin/sh\ncat >/dev/null\necho $$ > new\nmv new pid\nexec sleep 6005\n")
     under_way = call(dial(wrapper.address))
     await eventually((tmp_path / "pid").exists, what="the function runs")
     wrapper.process.kill()
@@ -240,7 +242,7 @@ async def test_a_pod_that_dies_in_a_call(start: Start, dial: Dial, tmp_path: Pat
 
 
 async def test_a_connection_that_breaks_in_a_call(start: Start, dial: Dial) -> None:
-    wrapper = start("#!/bin/sh\nexec sleep 6006\n")
+    wrapper = start("#!/bin/sh\ncat >/dev/null\nexec sleep 6006\n")
     with Relay(("127.0.0.1", wrapper.port)) as relay:
         under_way = call(dial(f"127.0.0.1:{relay.port}"))
         await runs("sleep 6006")
@@ -268,7 +270,7 @@ async def test_a_pod_that_dies_between_calls_and_comes_back(start: Start, dial: 
 
 
 async def test_a_pod_that_ends_tells_which_calls_reached_the_function(start: Start, dial: Dial) -> None:
-    wrapper = start("#!/bin/sh\nexec sleep 6007\n", "--max-parallel=1", "--shutdown-timeout=500ms")
+    wrapper = start("#!/bin/sh\ncat >/dev/null\nexec sleep 6007\n", "--max-parallel=1", "--shutdown-timeout=500ms")
     channel = dial(wrapper.address)
     running = call(channel)
     await runs("sleep 6007")
@@ -291,7 +293,7 @@ async def test_a_pod_that_ends_tells_which_calls_reached_the_function(start: Sta
 
 
 async def test_calls_under_way_may_finish_while_a_pod_ends(start: Start, dial: Dial, tmp_path: Path) -> None:
-    wrapper = start("#!/bin/sh\ntouch runs\nwhile [ ! -e go ]; do sleep 0.05; done\nexec cat\n")
+    wrapper = start('#!/bin/sh\nlist=$(cat)\ntouch runs\nwhile [ ! -e go ]; do sleep 0.05; done\necho "$list"\n')
     channel = dial(wrapper.address)
     under_way = call(channel)
     await eventually((tmp_path / "runs").exists, what="the function runs")
@@ -367,7 +369,7 @@ async def test_health_waits_for_a_wrapper_to_listen(start: Start, dial: Dial) ->
 
 
 async def test_health_of_a_wrapper_that_ends(start: Start, dial: Dial, tmp_path: Path) -> None:
-    wrapper = start("#!/bin/sh\ntouch runs\nexec sleep 6008\n", "--shutdown-timeout=500ms")
+    wrapper = start("#!/bin/sh\ncat >/dev/null\ntouch runs\nexec sleep 6008\n", "--shutdown-timeout=500ms")
     channel = dial(wrapper.address)
     assert await channel.ask_health(timeout=30) == ""
     under_way = call(channel)

@@ -36,6 +36,10 @@ impl Entrypoint {
         Ok(Self { executable: c_string(executable.into_os_string())?, argv })
     }
 
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.executable.as_bytes()))
+    }
+
     pub fn name(&self) -> String {
         self.executable.to_string_lossy().into_owned()
     }

@@ -12,14 +12,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
-use crate::entrypoint::Entrypoint;
 use crate::envelope::Envelope;
 use crate::errors::EvaluationError;
-use crate::process::execution::{Failure, execute};
-use crate::process::family::Family;
+use crate::load::Counts;
+use crate::metrics::Metrics;
+use crate::process::child::Function;
+use crate::process::execution::{Ended, Failure, execute};
 use crate::process::{Start, Stop};
+use crate::reserve::{Census, Reserve};
+use crate::standby::{Load, Terms};
 use crate::verdict::verdict;
 use crate::workers::Workers;
 
@@ -38,21 +41,41 @@ pub struct Executor {
     function: Arc<Function>,
     admission: Semaphore,
     workers: Workers,
-    calls: AtomicUsize,
     entered: AtomicUsize,
-    running: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
+    reserve: Option<Arc<Reserve>>,
+    /// An answer is on its way, and nobody waits.
+    answered: Arc<Notify>,
+    metrics: Arc<Metrics>,
     limits: Limits,
-}
-
-struct Function {
-    entrypoint: Entrypoint,
-    family: Arc<Family>,
 }
 
 /// A call that was not refused, from its arrival to its end.
 pub struct Ticket<'a> {
     executor: &'a Executor,
     arrived: Instant,
+}
+
+/// Where the process of a call came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    OnDemand,
+    Standby,
+}
+
+impl Origin {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on-demand",
+            Self::Standby => "standby",
+        }
+    }
+}
+
+/// How long a call waited for its turn, and how its process came, if there was one.
+pub struct Turn {
+    pub waited: Duration,
+    pub origin: Option<Origin>,
 }
 
 /// What a function that succeeded left.
@@ -63,16 +86,22 @@ pub struct Outcome {
 }
 
 impl Executor {
-    pub fn new(entrypoint: Entrypoint, family: Arc<Family>, limits: Limits) -> Self {
-        Self {
-            function: Arc::new(Function { entrypoint, family }),
+    /// Fails when processes are to be kept in standby, and there is no thread to attend to them.
+    pub fn new(function: Function, limits: Limits, standby: Option<Terms>, metrics: Arc<Metrics>) -> io::Result<Self> {
+        let function = Arc::new(function);
+        let counts = Arc::<Counts>::default();
+        let reserve = standby.map(|terms| Reserve::open(Arc::clone(&function), Arc::clone(&counts), terms));
+        Ok(Self {
+            function,
             admission: Semaphore::new(limits.max_parallel + ADMITTED_AHEAD),
             workers: Workers::new(limits.max_parallel),
-            calls: AtomicUsize::new(0),
             entered: AtomicUsize::new(0),
-            running: Arc::new(AtomicUsize::new(0)),
+            counts,
+            reserve: reserve.transpose()?,
+            answered: Arc::default(),
+            metrics,
             limits,
-        }
+        })
     }
 
     /// What is executed, for messages.
@@ -80,9 +109,9 @@ impl Executor {
         self.function.entrypoint.name()
     }
 
-    /// How many processes run, or are being reaped.
-    pub fn running(&self) -> usize {
-        self.running.load(Ordering::Relaxed)
+    /// How many processes run, or are being reaped, and how many calls wait for one.
+    pub fn load(&self) -> Load {
+        self.counts.load()
     }
 
     /// How many calls there were, since the start.
@@ -90,15 +119,44 @@ impl Executor {
         self.entered.load(Ordering::Relaxed)
     }
 
-    /// How many calls wait for one.
-    pub fn waiting(&self) -> usize {
-        self.calls.load(Ordering::Relaxed).saturating_sub(self.running())
+    /// The processes in standby, if there may be any.
+    pub fn census(&self) -> Option<Census> {
+        self.reserve.as_ref().map(|reserve| reserve.census())
+    }
+
+    /// Keep processes in standby; `is_eager` is whether that begins before the first call. Never returns.
+    pub async fn keep_standby(&self, is_eager: bool) {
+        let Some(reserve) = &self.reserve else { return };
+        if is_eager {
+            reserve.refill();
+        }
+        loop {
+            self.answered.notified().await;
+            // The connection writes the answer before this goes on.
+            tokio::task::yield_now().await;
+            reserve.refill();
+        }
+    }
+
+    /// End the processes in standby, and start no other.
+    pub fn end_standby(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.close();
+        }
+    }
+
+    /// They are ended, and gone.
+    pub fn wait_for_end_of_standby(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.close();
+            reserve.wait_until_empty();
+        }
     }
 
     /// A call comes; it is refused when too many wait already.
     pub fn enter(&self) -> Result<Ticket<'_>, EvaluationError> {
         self.entered.fetch_add(1, Ordering::Relaxed);
-        let ahead = self.calls.fetch_add(1, Ordering::Relaxed);
+        let ahead = self.counts.enter();
         let ticket = Ticket { executor: self, arrived: Instant::now() };
         if ahead >= self.limits.max_parallel + self.limits.max_waiting {
             return Err(EvaluationError::queue_full(&self.function(), ahead - self.limits.max_parallel));
@@ -114,23 +172,24 @@ impl Ticket<'_> {
     }
 
     /// Execute the function once, when it is this call's turn, unless `start` says that the call is over; `on_turn` is
-    /// told how long that took. Dropping the future stops the function.
+    /// told what came of that. Dropping the future stops the function.
     pub async fn run(
         &self,
         image: &str,
         input: Bytes,
         environment: Option<Vec<CString>>,
         start: Arc<Start>,
-        on_turn: impl FnOnce(Duration),
+        on_turn: impl FnOnce(Turn),
     ) -> Result<Outcome, EvaluationError> {
         let executor = self.executor;
         let refused = |error: io::Error| cannot_start(image, &executor.function, &error);
         let stop = Arc::new(Stop::new().map_err(refused)?);
         let _stop_when_dropped = StopWhenDropped(Arc::clone(&stop));
-        let (answer, answered) = oneshot::channel();
         let call = Call {
             function: Arc::clone(&executor.function),
-            running: Arc::clone(&executor.running),
+            counts: Arc::clone(&executor.counts),
+            reserve: executor.reserve.clone().filter(|_| environment.is_none()),
+            metrics: Arc::clone(&executor.metrics),
             image: image.to_owned(),
             input,
             environment,
@@ -140,14 +199,19 @@ impl Ticket<'_> {
             stop,
         };
         let arrived = self.arrived;
+        let answered = Arc::clone(&executor.answered);
+        let (answer, outcome) = oneshot::channel();
         let queued = executor.workers.submit(move || {
+            let turn = (arrived.elapsed(), call.run());
             // Whoever waits may be gone by now.
-            let _ = answer.send((arrived.elapsed(), call.run()));
+            if answer.send(turn).is_err() {
+                answered.notify_one();
+            }
         });
         let _queued = queued.map_err(refused)?;
-        let (queue_wait, result) =
-            answered.await.map_err(|_| EvaluationError::unexpected(image, "end of its thread"))?;
-        on_turn(queue_wait);
+        let (waited, (origin, result)) =
+            outcome.await.map_err(|_| EvaluationError::unexpected(image, "end of its thread"))?;
+        on_turn(Turn { waited, origin });
         result
     }
 }
@@ -155,7 +219,10 @@ impl Ticket<'_> {
 /// Everything that a worker needs to know.
 struct Call {
     function: Arc<Function>,
-    running: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
+    /// None for a call with an environment of its own.
+    reserve: Option<Arc<Reserve>>,
+    metrics: Arc<Metrics>,
     image: String,
     input: Bytes,
     environment: Option<Vec<CString>>,
@@ -166,47 +233,65 @@ struct Call {
 }
 
 impl Call {
-    fn run(self) -> Result<Outcome, EvaluationError> {
-        let _running = Running::new(&self.running);
-        // Whoever ended the call may have an answer of their own, and then nobody reads this.
-        let over = |is_started| EvaluationError::shutting_down(&self.image, is_started);
+    fn run(self) -> (Option<Origin>, Result<Outcome, EvaluationError>) {
+        let _running = self.counts.run();
         if !self.start.begin() {
-            return Err(over(false));
+            return (None, Err(self.over(false)));
         }
-        let Function { entrypoint, family } = &*self.function;
-        let environment = self.environment.as_deref();
-        let ended = execute(family, entrypoint, environment, &self.input, self.max_output, &self.stop);
+        let began = Instant::now();
+        let (origin, ended) = self.execute();
+        self.metrics.executed(origin, began.elapsed());
+        if let Some(reserve) = &self.reserve {
+            reserve.served();
+        }
+        (Some(origin), self.conclude(ended))
+    }
+
+    /// By the process in standby, if there is one that is of use.
+    fn execute(&self) -> (Origin, Result<Ended, Failure>) {
+        if let Some(reserve) = &self.reserve
+            && let Some((process, identity)) = reserve.take()
+        {
+            let (child, feed) = process.feed(&self.input);
+            let ended = execute(child, feed, &self.input, self.max_output, &self.stop);
+            let Ok(Ended { ignored_input: true, stdout, .. }) = &ended else { return (Origin::Standby, ended) };
+            let is_answer = !stdout.is_empty();
+            reserve.mark(identity, if is_answer { "wrote to stdout" } else { "ended" });
+            if is_answer {
+                return (Origin::Standby, ended);
+            }
+            // It cannot have worked: it read nothing and wrote nothing.
+        }
+        let started = self.function.start(self.environment.as_deref(), &self.input).map_err(Failure::Start);
+        let ended = started.and_then(|(child, feed)| execute(child, feed, &self.input, self.max_output, &self.stop));
+        (Origin::OnDemand, ended)
+    }
+
+    fn conclude(&self, ended: Result<Ended, Failure>) -> Result<Outcome, EvaluationError> {
         let ended = ended.map_err(|failure| match failure {
             Failure::Start(error) => cannot_start(&self.image, &self.function, &error),
             Failure::OutputLimit(written) => {
                 EvaluationError::output_too_large(&self.image, written, self.max_output, self.message_limit)
             }
-            Failure::Stopped => over(true),
+            Failure::Stopped => self.over(true),
         })?;
         let envelope = verdict(&self.image, ended.exit, &ended.stdout, &ended.stderr, &|| self.stop.is_set())?;
         Ok(Outcome { stdout: ended.stdout, stderr: ended.stderr, envelope })
+    }
+
+    /// Whoever ended the call may have an answer of their own, and then nobody reads this.
+    fn over(&self, is_started: bool) -> EvaluationError {
+        EvaluationError::shutting_down(&self.image, is_started)
     }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.executor.calls.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Counts for as long as it lives.
-struct Running<'a>(&'a AtomicUsize);
-
-impl<'a> Running<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let executor = self.executor;
+        executor.counts.leave();
+        if executor.reserve.is_some() && executor.load().waiting == 0 {
+            executor.answered.notify_one();
+        }
     }
 }
 

@@ -78,6 +78,15 @@ impl<'a> Flags<'a> {
         parse_duration(text)
             .ok_or_else(|| Refusal::Wrong(format!("--{name}={text}: a duration such as 30s, 1m30s or 500ms is needed")))
     }
+
+    pub fn duration_of_at_least(&self, name: &str, least: Duration) -> Result<Duration, Refusal> {
+        let duration = self.duration(name)?;
+        if duration < least {
+            let text = self.text(name);
+            return Err(Refusal::Wrong(format!("--{name}={text}: a duration of at least {least:?} is needed")));
+        }
+        Ok(duration)
+    }
 }
 
 /// One line for each flag.

@@ -5,7 +5,8 @@
 //! the log. It answers like the exec runtime of the runner; `tests/vectors/` of the repository holds both to it.
 //!
 //! From the bottom up: `envelope` and `verdict` judge what a function wrote, and know nothing of processes; `process`
-//! runs one process and leaves nothing behind; `executor` decides when; `rpc` speaks gRPC; `serve` wires it together.
+//! runs one process and leaves nothing behind; `standby` says which are started before their call, and `reserve` does so;
+//! `executor` decides when calls run; `rpc` speaks gRPC; `serve` wires it together.
 //! `applets` are the other programs that this one is when it is called by their names.
 
 pub mod applets;
@@ -14,14 +15,17 @@ pub mod envelope;
 pub mod errors;
 pub mod executor;
 pub mod flags;
+mod load;
 pub mod log;
 pub mod log_excerpt;
 mod memory;
 pub mod metrics;
 pub mod metrics_server;
 pub mod process;
+pub mod reserve;
 pub mod rpc;
 pub mod serve;
+pub mod standby;
 pub mod token;
 pub mod verdict;
 mod workers;

@@ -5,6 +5,10 @@ use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::executor::Origin;
+use crate::reserve::Census;
+use crate::standby::Load;
+
 const SECONDS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
 
@@ -16,6 +20,7 @@ struct Counts {
     evaluations: BTreeMap<&'static str, u64>,
     exits: BTreeMap<String, u64>,
     duration: Histogram,
+    executions: BTreeMap<Origin, Histogram>,
     queue_wait: Histogram,
     request_bytes: u64,
     response_bytes: u64,
@@ -43,6 +48,11 @@ impl Metrics {
         self.counts().queue_wait.record(duration);
     }
 
+    /// A call's process has ended; how it had come, and how long the call needed it.
+    pub fn executed(&self, origin: Origin, duration: Duration) {
+        self.counts().executions.entry(origin).or_default().record(duration);
+    }
+
     /// A function ended by itself, with this exit code or by this signal.
     pub fn exited(&self, exit: &str) {
         let mut counts = self.counts();
@@ -55,7 +65,7 @@ impl Metrics {
     }
 
     /// Prometheus' text format; the gauges are those of the moment.
-    pub fn render(&self, running: usize, waiting: usize) -> String {
+    pub fn render(&self, load: Load, standby: Option<&Census>) -> String {
         let counts = self.counts();
         let mut text = String::new();
         counter(&mut text, "evaluations", "Evaluations, by gRPC code", "code", &counts.evaluations);
@@ -66,15 +76,27 @@ impl Metrics {
             "exit",
             &counts.exits,
         );
-        counts.duration.render(&mut text, "evaluation_duration_seconds", "From the request's arrival to its answer");
-        counts.queue_wait.render(&mut text, "queue_wait_seconds", "How long calls waited for their turn");
+        let executions = counts.executions.iter().map(|(origin, times)| (origin.name(), times.count)).collect();
+        counter(&mut text, "executions", "Executions, by how their process was started", "start", &executions);
+        let all = |histogram| [(String::new(), histogram)];
+        let described = "From the request's arrival to its answer";
+        histogram(&mut text, "evaluation_duration_seconds", described, all(&counts.duration));
+        let described = "How long calls waited for their turn";
+        histogram(&mut text, "queue_wait_seconds", described, all(&counts.queue_wait));
+        let described = "From a call's turn to the end of its process, by how that was started";
+        let executions =
+            counts.executions.iter().map(|(origin, times)| (format!("start=\"{}\"", origin.name()), times));
+        histogram(&mut text, "execution_duration_seconds", described, executions);
         let single = |value: u64| BTreeMap::from([("", value)]);
         counter(&mut text, "request_bytes", "Requests received", "", &single(counts.request_bytes));
         counter(&mut text, "response_bytes", "Responses sent", "", &single(counts.response_bytes));
         for (name, help, value) in [
-            ("executions_running", "Processes under way", running),
-            ("executions_waiting", "Calls that wait for a process", waiting),
+            ("executions_running", "Processes under way", Some(load.running as u64)),
+            ("executions_waiting", "Calls that wait for a process", Some(load.waiting as u64)),
+            ("standby_processes", "Processes that wait for a call", standby.map(|census| census.waiting as u64)),
+            ("standby_memory_bytes", "Memory that is theirs alone", standby.and_then(|census| census.private_memory)),
         ] {
+            let Some(value) = value else { continue };
             let _ = write!(
                 text,
                 "# HELP krm_wrapper_{name} {help}\n# TYPE krm_wrapper_{name} gauge\nkrm_wrapper_{name} {value}\n"
@@ -106,15 +128,26 @@ impl Histogram {
         self.count += 1;
     }
 
-    fn render(&self, text: &mut String, name: &str, help: &str) {
-        let _ = write!(text, "# HELP krm_wrapper_{name} {help}\n# TYPE krm_wrapper_{name} histogram\n");
+    /// `labels` is empty, or `name="value"`.
+    fn render(&self, text: &mut String, name: &str, labels: &str) {
+        let more = if labels.is_empty() { String::new() } else { format!("{labels},") };
+        let own = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
         let mut total = 0;
         for (bound, count) in SECONDS.iter().zip(self.buckets) {
             total += count;
-            let _ = writeln!(text, "krm_wrapper_{name}_bucket{{le=\"{bound}\"}} {total}");
+            let _ = writeln!(text, "krm_wrapper_{name}_bucket{{{more}le=\"{bound}\"}} {total}");
         }
-        let _ = writeln!(text, "krm_wrapper_{name}_bucket{{le=\"+Inf\"}} {}", self.count);
-        let _ = writeln!(text, "krm_wrapper_{name}_sum {}\nkrm_wrapper_{name}_count {}", self.sum, self.count);
+        let _ = writeln!(text, "krm_wrapper_{name}_bucket{{{more}le=\"+Inf\"}} {}", self.count);
+        let _ =
+            writeln!(text, "krm_wrapper_{name}_sum{own} {}\nkrm_wrapper_{name}_count{own} {}", self.sum, self.count);
+    }
+}
+
+/// One metric, with a series for each of its labels.
+fn histogram<'a>(text: &mut String, name: &str, help: &str, series: impl IntoIterator<Item = (String, &'a Histogram)>) {
+    let _ = write!(text, "# HELP krm_wrapper_{name} {help}\n# TYPE krm_wrapper_{name} histogram\n");
+    for (labels, histogram) in series {
+        histogram.render(text, name, &labels);
     }
 }
 
@@ -128,7 +161,11 @@ mod tests {
         metrics.evaluated("OK", Duration::from_millis(3), 10, 20);
         metrics.evaluated("OK", Duration::from_secs(600), 10, 20);
         metrics.exited("0");
-        let text = metrics.render(1, 2);
+        metrics.executed(Origin::Standby, Duration::from_millis(2));
+        metrics.executed(Origin::OnDemand, Duration::from_millis(5));
+        metrics.executed(Origin::OnDemand, Duration::from_millis(6));
+        let census = Census { waiting: 3, private_memory: Some(4096) };
+        let text = metrics.render(Load { running: 1, waiting: 2 }, Some(&census));
         for line in [
             "krm_wrapper_evaluations_total{code=\"OK\"} 2",
             "krm_wrapper_function_exits_total{exit=\"0\"} 1",
@@ -140,8 +177,18 @@ mod tests {
             "krm_wrapper_request_bytes_total 20",
             "krm_wrapper_executions_running 1",
             "krm_wrapper_executions_waiting 2",
+            "krm_wrapper_executions_total{start=\"standby\"} 1",
+            "krm_wrapper_executions_total{start=\"on-demand\"} 2",
+            "krm_wrapper_execution_duration_seconds_bucket{start=\"standby\",le=\"0.0025\"} 1",
+            "krm_wrapper_execution_duration_seconds_count{start=\"on-demand\"} 2",
+            "krm_wrapper_execution_duration_seconds_sum{start=\"standby\"} 0.002",
+            "krm_wrapper_standby_processes 3",
+            "krm_wrapper_standby_memory_bytes 4096",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
+        let unknown = Census { waiting: 1, private_memory: None };
+        assert!(!metrics.render(Load::default(), Some(&unknown)).contains("standby_memory_bytes"));
+        assert!(!metrics.render(Load::default(), None).contains("standby_processes"));
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,10 +23,12 @@ use crate::log::{self, Level, Line};
 use crate::memory;
 use crate::metrics::Metrics;
 use crate::metrics_server;
+use crate::process::child::Function;
 use crate::process::family::Family;
 use crate::rpc::evaluate::{Evaluation, max_resource_list};
 use crate::rpc::health::Health;
 use crate::rpc::router::router;
+use crate::standby::Terms;
 use crate::token::Token;
 
 const FLAGS: &[Flag] = &[
@@ -38,6 +41,13 @@ const FLAGS: &[Flag] = &[
         meaning: "functions at once (0: the CPUs of this container, at least 2)",
     },
     Flag { name: "max-queue-length", default: "1000", meaning: "calls that may wait; one more is refused" },
+    Flag {
+        name: "standby",
+        default: "1",
+        meaning: "processes that are started before their call comes, 0 to 8 (0: none)",
+    },
+    Flag { name: "standby-max-age", default: "5m", meaning: "when such a process is replaced by a new one" },
+    Flag { name: "standby-idle", default: "10m", meaning: "when such processes go, if no call comes" },
     Flag { name: "default-timeout", default: "10m", meaning: "deadline of a call that sets none itself" },
     Flag { name: "shutdown-timeout", default: "25s", meaning: "after SIGTERM: when calls under way are cancelled" },
 ];
@@ -55,6 +65,12 @@ flags:
 /// Where Kubernetes reads why a container ended.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(2);
+/// More would only wait for the CPUs.
+const MAX_STANDBY: usize = 8;
+/// Less would be nothing but starts.
+const SHORTEST_STANDBY: Duration = Duration::from_millis(100);
+/// A hundred years: there is no moment on the clock that is as far away as one may ask.
+const LONGEST_STANDBY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024 * 1024;
@@ -69,6 +85,7 @@ struct Settings {
     message_limit: usize,
     max_parallel: usize,
     max_waiting: usize,
+    standby: Option<Terms>,
     default_timeout: Duration,
     shutdown_timeout: Duration,
     passes_trace_on: bool,
@@ -112,16 +129,27 @@ impl Settings {
         let flags = Flags::parse(FLAGS, arguments).map_err(refused)?;
         let number = |name, least, most| flags.number(name, least, most).map_err(refused);
         let duration = |name| flags.duration(name).map_err(refused);
+        let lasting = |name| {
+            let lasts = flags.duration_of_at_least(name, SHORTEST_STANDBY).map_err(refused);
+            lasts.map(|lasts| lasts.min(LONGEST_STANDBY))
+        };
         let variable = |name: &str| std::env::var(name).ok();
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
         log::set_verbosity(u8::try_from(number("verbosity", 0, 255)?).unwrap_or(u8::MAX));
         Ok(Self {
             port: u16::try_from(number("port", 0, 65535)?).unwrap_or(0),
             message_limit: number("max-request-body-size", 1024, 2_147_483_647)?,
             max_parallel: match number("max-parallel", 0, 4096)? {
-                0 => std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2)),
+                0 => cpus.max(2),
                 set => set,
             },
             max_waiting: number("max-queue-length", 0, 1_000_000)?,
+            standby: match number("standby", 0, MAX_STANDBY)? {
+                0 => None,
+                wanted => {
+                    Some(Terms { wanted, cpus, max_age: lasting("standby-max-age")?, idle: lasting("standby-idle")? })
+                }
+            },
             default_timeout: duration("default-timeout")?,
             shutdown_timeout: duration("shutdown-timeout")?,
             passes_trace_on: variable("OTEL_TRACES_EXPORTER")
@@ -156,18 +184,19 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
     let function = entrypoint.name();
     let has_token = settings.token.is_some();
     let (stop, stopping) = watch::channel(false);
+    let standby = settings.standby.as_ref().map_or(0, |terms| terms.wanted);
+    let limits = Limits {
+        max_parallel: settings.max_parallel,
+        max_waiting: settings.max_waiting,
+        max_output: max_resource_list(settings.message_limit),
+        message_limit: settings.message_limit,
+    };
+    let executed = Function { entrypoint, family: Arc::clone(&family) };
+    let metrics = Arc::<Metrics>::default();
+    let executor = Executor::new(executed, limits, settings.standby, Arc::clone(&metrics));
     let evaluation = Arc::new(Evaluation {
-        executor: Executor::new(
-            entrypoint,
-            Arc::clone(&family),
-            Limits {
-                max_parallel: settings.max_parallel,
-                max_waiting: settings.max_waiting,
-                max_output: max_resource_list(settings.message_limit),
-                message_limit: settings.message_limit,
-            },
-        ),
-        metrics: Metrics::default(),
+        executor: executor.map_err(|error| Failure(1, format!("no process can be kept in standby: {error}")))?,
+        metrics,
         message_limit: settings.message_limit,
         default_timeout: settings.default_timeout,
         passes_trace_on: settings.passes_trace_on,
@@ -178,18 +207,24 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
         serve_metrics(address, Arc::clone(&evaluation)).await?;
     }
     tokio::spawn(clean_up(family, Arc::clone(&evaluation)));
+    let standing_by = Arc::clone(&evaluation);
+    // The first one is started when this loop is free, so after the first look at the port. A call with a trace would not
+    // use it.
+    tokio::spawn(async move { standing_by.executor.keep_standby(!standing_by.passes_trace_on).await });
     let health = Arc::new(Health::new());
-    let end = until_signal(Arc::clone(&health), settings.shutdown_timeout, stop);
+    let end = until_signal(Arc::clone(&health), Arc::clone(&evaluation), settings.shutdown_timeout, stop);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     Line::new(Level::Info, "serving")
         .with("address", address)
         .with("function", function)
         .with("max_parallel", settings.max_parallel)
+        .with("standby", standby)
         .with("max_request_body_size", settings.message_limit)
         .with("token", if has_token { "wanted" } else { "none" })
         .with("version", env!("CARGO_PKG_VERSION"))
         .write();
-    Server::builder()
+    let ending = Arc::clone(&evaluation);
+    let served = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME_SIZE)
@@ -197,8 +232,9 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
         .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
         .http2_keepalive_interval(Some(KEEPALIVE))
         .serve_with_incoming_shutdown(router(evaluation, health), incoming, end?)
-        .await
-        .map_err(|error| Failure(1, format!("the server failed: {error}")))?;
+        .await;
+    ending.executor.wait_for_end_of_standby();
+    served.map_err(|error| Failure(1, format!("the server failed: {error}")))?;
     Line::new(Level::Info, "stopped").with("seconds", started.elapsed().as_secs()).write();
     Ok(())
 }
@@ -218,7 +254,7 @@ async fn serve_metrics(address: SocketAddr, evaluation: Arc<Evaluation>) -> Resu
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|error| Failure(1, format!("cannot serve metrics on {address}: {error}")))?;
     tokio::spawn(metrics_server::serve(listener, move || {
-        evaluation.metrics.render(evaluation.executor.running(), evaluation.executor.waiting())
+        evaluation.metrics.render(evaluation.executor.load(), evaluation.executor.census().as_ref())
     }));
     Ok(())
 }
@@ -231,7 +267,7 @@ async fn clean_up(family: Arc<Family>, evaluation: Arc<Evaluation>) {
         tokio::time::sleep(CLEAN_UP_INTERVAL).await;
         family.reap_strays();
         let entered = evaluation.executor.entered();
-        let is_idle = entered == seen && evaluation.executor.running() == 0;
+        let is_idle = entered == seen && evaluation.executor.load().running == 0;
         if is_idle && !is_clean {
             memory::give_back();
         }
@@ -243,6 +279,7 @@ async fn clean_up(family: Arc<Family>, evaluation: Arc<Evaluation>) {
 /// Ends when a signal asks for the end; health says so at once, and calls that take too long are cancelled later.
 fn until_signal(
     health: Arc<Health>,
+    evaluation: Arc<Evaluation>,
     shutdown_timeout: Duration,
     stop: watch::Sender<bool>,
 ) -> Result<impl Future<Output = ()>, Failure> {
@@ -259,6 +296,7 @@ fn until_signal(
             .with("within", format_args!("{shutdown_timeout:?}"))
             .write();
         health.shut_down();
+        evaluation.executor.end_standby();
         tokio::spawn(async move {
             // The second signal means: at once.
             tokio::select! {

@@ -1,21 +1,18 @@
 //! One execution, on a thread of its own: bytes in, bytes out, within limits.
 //!
-//! The order of things: open the pipes and fill them; start the process; move bytes until the leader of its group ends;
-//! kill the rest of the group, read what is still in the pipes, and answer. However it ends (exit, limit, stop), when
-//! this returns the group is dead and reaped, and every descriptor is closed.
+//! The process is there, be it that it has just been started or that it waited for its input. The order of things: move
+//! bytes until the leader of its group ends; kill the rest of the group, read what is still in the pipes, and answer.
+//! However it ends (exit, limit, stop), when this returns the group is dead and reaped, and every descriptor is closed.
 
-use std::ffi::CString;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
-use libc::{POLLIN, POLLOUT, pollfd};
+use libc::{POLLIN, POLLOUT};
 
-use super::family::{Family, Group};
-use super::pipes::{self, DEFAULT_SIZE, Found, LARGE_SIZE, Pipes};
-use super::spawn::spawn;
-use super::stop::Stop;
-use crate::entrypoint::Entrypoint;
+use super::Stop;
+use super::child::{Child, is_large, watch};
+use super::feed::Feed;
+use super::pipes::{self, DEFAULT_SIZE, Found, LARGE_SIZE};
 use crate::log_excerpt::LogExcerpt;
 use crate::verdict::Exit;
 
@@ -24,6 +21,8 @@ pub struct Ended {
     pub exit: Exit,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
+    /// It had waited for its input, and ended without having read one byte of it.
+    pub ignored_input: bool,
 }
 
 /// Why there is no such ending.
@@ -39,30 +38,12 @@ pub enum Failure {
 /// On kernels without `pidfd_open` an ended leader is looked for so often.
 const LOOK_INTERVAL_MILLISECONDS: i32 = 5;
 
-/// Execute the function once.
-pub fn execute(
-    family: &Family,
-    entrypoint: &Entrypoint,
-    environment: Option<&[CString]>,
-    input: &[u8],
-    max_output: usize,
-    stop: &Stop,
-) -> Result<Ended, Failure> {
-    let is_large = input.len() > DEFAULT_SIZE;
-    let opened = Pipes::open(is_large).map_err(Failure::Start)?;
-    let mut remaining = input;
-    if !remaining.is_empty() {
-        remaining = &remaining[pipes::write(&opened.stdin, remaining)..];
-    }
-    let group = family.start(|| spawn(entrypoint, environment, &opened.childs_ends)).map_err(Failure::Start)?;
-    drop(opened.childs_ends);
+/// Let a process that gets this input run to its end.
+pub fn execute(child: Child, feed: Feed, input: &[u8], max_output: usize, stop: &Stop) -> Result<Ended, Failure> {
+    let is_large = is_large(input);
     let mut execution = Execution {
-        exit_watch: open_pidfd(&group),
-        group,
-        stdin: (!remaining.is_empty()).then_some(opened.stdin),
-        remaining,
-        stdout: opened.stdout,
-        stderr: opened.stderr,
+        child,
+        feed,
         stdout_is_open: true,
         stderr_is_open: true,
         read_size: if is_large { LARGE_SIZE } else { DEFAULT_SIZE },
@@ -76,12 +57,8 @@ pub fn execute(
 }
 
 struct Execution<'a> {
-    group: Group<'a>,
-    exit_watch: Option<OwnedFd>,
-    stdin: Option<File>,
-    remaining: &'a [u8],
-    stdout: File,
-    stderr: File,
+    child: Child,
+    feed: Feed<'a>,
     stdout_is_open: bool,
     stderr_is_open: bool,
     read_size: usize,
@@ -97,12 +74,12 @@ impl Execution<'_> {
         loop {
             let mut watched = [
                 watch(stop.descriptor(), POLLIN),
-                watch(if self.stdout_is_open { self.stdout.as_raw_fd() } else { -1 }, POLLIN),
-                watch(if self.stderr_is_open { self.stderr.as_raw_fd() } else { -1 }, POLLIN),
-                watch(self.stdin.as_ref().map_or(-1, AsRawFd::as_raw_fd), POLLOUT),
-                watch(self.exit_watch.as_ref().map_or(-1, AsRawFd::as_raw_fd), POLLIN),
+                watch(if self.stdout_is_open { self.child.stdout.as_raw_fd() } else { -1 }, POLLIN),
+                watch(if self.stderr_is_open { self.child.stderr.as_raw_fd() } else { -1 }, POLLIN),
+                watch(self.feed.descriptor().unwrap_or(-1), POLLOUT),
+                watch(self.child.exit_watch.as_ref().map_or(-1, AsRawFd::as_raw_fd), POLLIN),
             ];
-            let timeout = if self.exit_watch.is_some() { -1 } else { LOOK_INTERVAL_MILLISECONDS };
+            let timeout = if self.child.exit_watch.is_some() { -1 } else { LOOK_INTERVAL_MILLISECONDS };
             // SAFETY: an array of as many entries as is said.
             unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, timeout) };
             let [stopped, stdout, stderr, stdin, exit] = watched.map(|entry| entry.revents != 0);
@@ -110,7 +87,7 @@ impl Execution<'_> {
                 return Err(Failure::Stopped);
             }
             if stdin {
-                self.feed();
+                self.feed.go_on();
             }
             if stdout {
                 self.stdout_is_open = !matches!(self.read_stdout()?, Found::End);
@@ -118,7 +95,7 @@ impl Execution<'_> {
             if stderr {
                 self.stderr_is_open = !matches!(self.read_stderr(), Found::End);
             }
-            if exit || (self.exit_watch.is_none() && self.group.has_ended()) {
+            if exit || (self.child.exit_watch.is_none() && self.child.group.has_ended()) {
                 return self.drain();
             }
         }
@@ -126,15 +103,15 @@ impl Execution<'_> {
 
     /// The leader has ended: what it wrote is in the pipes, and whoever else holds them has no say any more.
     fn drain(&mut self) -> Result<(), Failure> {
-        self.group.kill();
+        self.child.group.kill();
         // At most what a pipe holds: a process outside the group may go on writing for ever.
-        let mut remaining = if self.stdout_is_open { pipes::capacity(&self.stdout) } else { 0 };
+        let mut remaining = if self.stdout_is_open { pipes::capacity(&self.child.stdout) } else { 0 };
         while remaining > 0
             && let Found::Bytes(count) = self.read_stdout()?
         {
             remaining = remaining.saturating_sub(count);
         }
-        let mut remaining = if self.stderr_is_open { pipes::capacity(&self.stderr) } else { 0 };
+        let mut remaining = if self.stderr_is_open { pipes::capacity(&self.child.stderr) } else { 0 };
         while remaining > 0
             && let Found::Bytes(count) = self.read_stderr()
         {
@@ -143,24 +120,14 @@ impl Execution<'_> {
         Ok(())
     }
 
-    fn finish(self) -> Ended {
-        let exit = self.group.end();
-        Ended { exit, stdout: self.output, stderr: self.log.into_bytes() }
-    }
-
-    fn feed(&mut self) {
-        if let Some(stdin) = &self.stdin {
-            let size = self.remaining.len().min(LARGE_SIZE);
-            let written = pipes::write(stdin, &self.remaining[..size]);
-            self.remaining = &self.remaining[written..];
-            if self.remaining.is_empty() {
-                self.stdin = None;
-            }
-        }
+    fn finish(mut self) -> Ended {
+        let exit = self.child.group.end();
+        let ignored_input = self.feed.is_untouched();
+        Ended { exit, stdout: self.output, stderr: self.log.into_bytes(), ignored_input }
     }
 
     fn read_stdout(&mut self) -> Result<Found, Failure> {
-        let found = pipes::read(&self.stdout, &mut self.output, self.read_size);
+        let found = pipes::read(&self.child.stdout, &mut self.output, self.read_size);
         if self.output.len() > self.max_output {
             return Err(Failure::OutputLimit(self.output.len()));
         }
@@ -169,23 +136,8 @@ impl Execution<'_> {
 
     fn read_stderr(&mut self) -> Found {
         self.log_chunk.clear();
-        let found = pipes::read(&self.stderr, &mut self.log_chunk, DEFAULT_SIZE);
+        let found = pipes::read(&self.child.stderr, &mut self.log_chunk, DEFAULT_SIZE);
         self.log.add(&self.log_chunk);
         found
-    }
-}
-
-fn watch(fd: i32, events: i16) -> pollfd {
-    pollfd { fd, events, revents: 0 }
-}
-
-fn open_pidfd(group: &Group) -> Option<OwnedFd> {
-    // SAFETY: no pointers are involved; the descriptor is ours alone.
-    unsafe {
-        let descriptor = libc::syscall(libc::SYS_pidfd_open, group.leader(), 0);
-        i32::try_from(descriptor)
-            .ok()
-            .filter(|descriptor| *descriptor >= 0)
-            .map(|descriptor| OwnedFd::from_raw_fd(descriptor))
     }
 }

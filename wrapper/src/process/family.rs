@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libc::pid_t;
 
@@ -19,9 +19,10 @@ pub struct Family {
 }
 
 /// A process group; when it is dropped, none of its processes lives, and none is a zombie.
-pub struct Group<'a> {
-    family: &'a Family,
+pub struct Group {
+    family: Arc<Family>,
     leader: pid_t,
+    is_reaped: bool,
 }
 
 impl Family {
@@ -43,12 +44,12 @@ impl Family {
     }
 
     /// Start a process that leads a group.
-    pub fn start(&self, spawn: impl FnOnce() -> io::Result<pid_t>) -> io::Result<Group<'_>> {
+    pub fn start(self: &Arc<Self>, spawn: impl FnOnce() -> io::Result<pid_t>) -> io::Result<Group> {
         self.starting.fetch_add(1, Ordering::SeqCst);
         let started = spawn();
         let group = started.map(|leader| {
             self.leaders().insert(leader);
-            Group { family: self, leader }
+            Group { family: Arc::clone(self), leader, is_reaped: false }
         });
         self.starting.fetch_sub(1, Ordering::SeqCst);
         group
@@ -79,7 +80,7 @@ impl Family {
     }
 }
 
-impl Group<'_> {
+impl Group {
     pub fn leader(&self) -> pid_t {
         self.leader
     }
@@ -95,9 +96,9 @@ impl Group<'_> {
     }
 
     /// End it all, and say how the leader ended.
-    pub fn end(self) -> Exit {
+    pub fn end(&mut self) -> Exit {
         let exit = self.reap();
-        std::mem::forget(self);
+        self.is_reaped = true;
         exit
     }
 
@@ -130,9 +131,11 @@ impl Group<'_> {
     }
 }
 
-impl Drop for Group<'_> {
+impl Drop for Group {
     fn drop(&mut self) {
-        self.reap();
+        if !self.is_reaped {
+            self.reap();
+        }
     }
 }
 

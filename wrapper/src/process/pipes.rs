@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 pub const DEFAULT_SIZE: usize = 64 * 1024;
 pub const LARGE_SIZE: usize = 1024 * 1024;
@@ -25,11 +25,7 @@ impl Pipes {
             unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         }
         if is_large {
-            for enlarged in [&stdin, &stdout] {
-                // Past the user's quota the kernel refuses: that is fine.
-                // SAFETY: a live descriptor.
-                unsafe { libc::fcntl(enlarged.as_raw_fd(), libc::F_SETPIPE_SZ, 1024 * 1024) };
-            }
+            enlarge([stdin.as_raw_fd(), stdout.as_raw_fd()]);
         }
         Ok(Self {
             stdin: stdin.into(),
@@ -37,6 +33,14 @@ impl Pipes {
             stderr: stderr.into(),
             childs_ends: [childs_stdin, childs_stdout, childs_stderr],
         })
+    }
+}
+
+/// For much data; past the user's quota the kernel refuses, and that is fine.
+pub fn enlarge(ends: [RawFd; 2]) {
+    for end in ends {
+        // SAFETY: a live descriptor.
+        unsafe { libc::fcntl(end, libc::F_SETPIPE_SZ, 1024 * 1024) };
     }
 }
 
@@ -82,13 +86,24 @@ pub fn read(pipe: &File, buffer: &mut Vec<u8>, size: usize) -> Found {
     }
 }
 
-/// How much of `input` went in; all of it when nobody reads any more: the function does not want the rest.
-pub fn write(mut pipe: &File, input: &[u8]) -> usize {
-    match pipe.write(input) {
-        Ok(count) => count,
-        Err(error) if is_temporary(&error) => 0,
-        Err(_) => input.len(),
+/// How much of `input` went in; nothing when nobody reads any more.
+pub fn write(mut pipe: &File, input: &[u8]) -> Option<usize> {
+    if input.is_empty() {
+        return Some(0);
     }
+    match pipe.write(input) {
+        Ok(count) => Some(count),
+        Err(error) if is_temporary(&error) => Some(0),
+        Err(_) => None,
+    }
+}
+
+/// How many bytes are in the pipe, whichever of its ends is asked.
+pub fn unread(end: RawFd) -> usize {
+    let mut count: libc::c_int = 0;
+    // SAFETY: a live descriptor, and a variable for the answer.
+    unsafe { libc::ioctl(end, libc::FIONREAD, &raw mut count) };
+    usize::try_from(count).unwrap_or(0)
 }
 
 fn is_temporary(error: &io::Error) -> bool {

@@ -42,7 +42,7 @@ const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
 pub struct Evaluation {
     pub executor: Executor,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     pub message_limit: usize,
     pub default_timeout: Duration,
     /// Whether functions are told which trace they belong to.
@@ -101,11 +101,12 @@ impl Evaluation {
             record.image = shown(&request.image);
         }
         let environment = if self.passes_trace_on { trace_environment(&call.headers) } else { None };
-        let queue_wait = &mut record.queue_wait;
+        let (queue_wait, facts) = (&mut record.queue_wait, &mut record.facts);
         let outcome = ticket
-            .run(&record.image, request.resource_list, environment, Arc::clone(&call.start), |waited| {
-                *queue_wait = Some(waited);
-                self.metrics.waited(waited);
+            .run(&record.image, request.resource_list, environment, Arc::clone(&call.start), |turn| {
+                *queue_wait = Some(turn.waited);
+                self.metrics.waited(turn.waited);
+                facts.extend(turn.origin.map(|origin| ("start", origin.name().to_owned())));
             })
             .await?;
         for failed in outcome.envelope.results.iter().filter(|result| result.is_error()) {
