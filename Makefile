@@ -56,7 +56,7 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 	ruff format .
 	@if command -v cargo >/dev/null; then cd wrapper && cargo fmt; fi
 
-wrapper: ## build the wrapper server: wrapper/target/release/wrapper-server
+wrapper: ## build the wrapper server, plain and packed: wrapper/target/release/wrapper-server{,-packed}
 	sh wrapper/build.sh
 
 images: $(VENV)/.dev wrapper ## write the images as OCI archives, with their parts lists: build/images/

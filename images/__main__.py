@@ -70,7 +70,7 @@ def wrapper_server_image(program: Path = WRAPPER) -> Image:
 
 def main(argv: Sequence[str]) -> None:
     """Write them all."""
-    if not WRAPPER.exists():
+    if not (WRAPPER.exists() and WRAPPER.with_name("wrapper-server-packed").exists()):
         sys.exit("images: the wrapper server is not built: make wrapper")
     try:
         if argv[:1] == ["--root"] and len(argv) == 2:
@@ -92,6 +92,7 @@ def function_runner_components(parts: function_runner.Parts) -> list[Component]:
         *sbom.debian_components(parts.packages),
         *sbom.python_components(parts.wheels),
         *sbom.crates(),
+        *sbom.loader_crates(),
     ]
 
 

@@ -175,6 +175,8 @@ def _own(wrapper: Path) -> dict[str, Content]:
         "/usr/bin/krm-runner": _PROGRAM.format(python=PYTHON, function="main"),
         "/server": Link("/usr/bin/function-runner"),
         "/grpc-health-probe": wrapper.read_bytes(),
+        # For --wrapper-delivery=config-map.
+        "/wrapper-server/wrapper-server-packed": wrapper.with_name("wrapper-server-packed").read_bytes(),
         "/usr/share/doc/krm-runner/LICENSE": (ROOT / "LICENSE").read_bytes(),
     }
     return files

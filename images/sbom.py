@@ -70,10 +70,18 @@ def python_components(wheels: Iterable[Wheel]) -> list[Component]:
 
 def crates() -> list[Component]:
     """What the wrapper server is built from, itself included."""
-    lock = tomllib.loads((ROOT / "wrapper" / "Cargo.lock").read_text())
+    return _locked(ROOT / "wrapper" / "Cargo.lock")
+
+
+def loader_crates() -> list[Component]:
+    """What the loader of the packed wrapper server is built from, itself included."""
+    return _locked(ROOT / "wrapper" / "loader" / "Cargo.lock")
+
+
+def _locked(path: Path) -> list[Component]:
     return [
         _component(crate["name"], crate["version"], PackageURL("cargo", None, crate["name"], crate["version"]))
-        for crate in lock["package"]
+        for crate in tomllib.loads(path.read_text())["package"]
     ]
 
 

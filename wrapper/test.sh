@@ -6,6 +6,7 @@ skipped="building and testing the wrapper server"
 cd "$(dirname "$0")"
 echo "building and testing the wrapper server (the first time takes a minute or two)"
 cargo clippy --quiet --locked --all-targets -- -D warnings
+cargo clippy --quiet --locked --manifest-path loader/Cargo.toml --target-dir target -- -D warnings
 cargo test --quiet --locked
 # For the tests that hold its verdicts against the runner's.
 cargo build --quiet --locked --example verdict

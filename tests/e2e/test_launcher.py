@@ -23,6 +23,7 @@ from krm_runner.core.naming import pod_id
 from krm_runner.core.pod_facts import PodFacts, facts_of
 from krm_runner.core.pod_failure import Failed
 from krm_runner.core.pod_template import PodTemplate, built_in_template
+from krm_runner.core.wrapper_delivery import InitContainer
 from krm_runner.kube.client import KubeClient
 from krm_runner.pods.launcher import Adopted, Created, Launch, Launched, Launcher, NameTaken
 from krm_runner.pods.pod_tokens import PodTokens
@@ -32,7 +33,7 @@ from support.service_account import account
 
 LIMIT = 6291456
 DIGEST = "sha256:" + "a1" * 32
-BUILT_IN = built_in_template(wrapper_image="example.com/wrapper:v1", max_message_bytes=LIMIT)
+BUILT_IN = built_in_template(delivery=InitContainer("example.com/wrapper:v1"), max_message_bytes=LIMIT)
 
 
 def image(text: str = "example.com/set-namespace:v0.4.1") -> ImageMetadata:

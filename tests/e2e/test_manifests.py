@@ -21,6 +21,7 @@ from krm_runner.core.built_in_template import built_in_pod, built_in_service
 from krm_runner.core.pod_cache_config import parse_pod_cache_config
 from krm_runner.core.pod_template import template_of
 from krm_runner.core.rights import Place, rights_needed
+from krm_runner.core.wrapper_delivery import InitContainer
 from krm_runner.settings import parse_settings
 from support.machine import ROOT
 from support.manifests import (
@@ -101,7 +102,7 @@ def _kubectl(program: Path, layout: Layout, *arguments: str) -> subprocess.Compl
 def test_the_pod_template_is_the_built_in_one(render: Render) -> None:
     config_map = render("base")[f"ConfigMap {SYSTEM}/kpt-function-eval-pod-template"]
     template = template_of({**config_map, "metadata": {**config_map["metadata"], "resourceVersion": "1"}})
-    assert (template.pod, template.service) == (built_in_pod(WRAPPER), built_in_service())
+    assert (template.pod, template.service) == (built_in_pod(InitContainer(WRAPPER)), built_in_service())
     assert template.warnings == ()
 
 

@@ -10,7 +10,7 @@ import pytest
 from cluster.layout import Layout
 from krm_runner.core import image_ref
 from krm_runner.core.image_metadata import ImageMetadata
-from krm_runner.core.json_object import JsonObject, as_object
+from krm_runner.core.json_object import JsonObject, as_list, as_object
 from krm_runner.core.naming import pod_id
 from krm_runner.core.pod_facts import PodFacts, deletion, extension, facts_of
 from krm_runner.core.pod_manifest import FunctionPod, Manifests, render
@@ -18,12 +18,13 @@ from krm_runner.core.pod_status import Starting, pod_status
 from krm_runner.core.pod_template import PodTemplate, built_in_template
 from krm_runner.core.pod_token import TokenKeys
 from krm_runner.core.resources import Resources
+from krm_runner.core.wrapper_delivery import ConfigMapVolume, ImageVolume, InitContainer, WrapperDelivery
 from unit.test_pod_template import seed_template
 
 DIGEST = "sha256:" + "a1" * 32
 RESTRICTED, OPEN = "manifests-restricted", "manifests-open"
 RESOURCES = Resources({"cpu": "100m", "memory": "16Mi"}, {"memory": "256Mi"})
-BUILT_IN = built_in_template(wrapper_image="example.com/wrapper:v1", max_message_bytes=6291456)
+BUILT_IN = built_in_template(delivery=InitContainer("example.com/wrapper:v1"), max_message_bytes=6291456)
 
 
 class Kubectl:
@@ -94,6 +95,29 @@ def test_the_built_in_pod_and_its_service_are_taken_where_restricted_is_enforced
     assert as_object(as_object(service["spec"])["selector"]) == {"fn.kpt.dev/image": facts(pod).pod_id}
     selected = kubectl.run("get", "pods", "-n", RESTRICTED, "-l", f"fn.kpt.dev/image={facts(pod).pod_id}", "-o", "name")
     assert selected.split() == [f"pod/{facts(pod).name}"]
+
+
+@pytest.mark.parametrize(
+    "delivery",
+    [
+        ConfigMapVolume(("krm-runner-wrapper-0123456789ab", "krm-runner-wrapper-ba9876543210")),
+        ImageVolume("example.com/w:v1"),
+    ],
+)
+def test_a_pod_without_an_init_container_is_taken_where_restricted_is_enforced(
+    kubectl: Kubectl, delivery: WrapperDelivery
+) -> None:
+    template = built_in_template(delivery=delivery, max_message_bytes=6291456)
+    made = manifests(image("example.com/delivered:v1"), template=template)
+    done = kubectl.attempt("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=made.pod)
+    if isinstance(delivery, ImageVolume) and done.returncode:
+        # Off by default before Kubernetes 1.35: the field is dropped, and nothing of the volume is left.
+        assert "spec.volumes[0]: Required value: must specify a volume type" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    volumes = as_list(as_object(as_object(json.loads(done.stdout))["spec"])["volumes"])
+    asked = as_list(as_object(made.pod["spec"])["volumes"])
+    assert as_object(asked[0]).items() <= as_object(volumes[0]).items()
 
 
 def test_a_pod_with_a_token_is_taken_where_restricted_is_enforced(kubectl: Kubectl) -> None:

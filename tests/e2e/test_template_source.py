@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.core.pod_template import PodTemplate, built_in_template
+from krm_runner.core.wrapper_delivery import InitContainer
 from krm_runner.kube.client import KubeClient
 from krm_runner.kube.own_namespace import own_namespace
 from krm_runner.pods.template_source import BuiltInTemplate, ConfigMapTemplate, TemplateSource
@@ -87,7 +88,7 @@ async def polled(client: KubeClient, namespace: str) -> AsyncIterator[KubeClient
 
 
 async def test_the_built_in_one_is_always_there() -> None:
-    template = built_in_template(wrapper_image="example.com/wrapper:v1", max_message_bytes=1)
+    template = built_in_template(delivery=InitContainer("example.com/wrapper:v1"), max_message_bytes=1)
     source: TemplateSource = BuiltInTemplate(template)
     await source.load(timeout=0)
     async with kept(source) as heard:

@@ -21,6 +21,7 @@ from krm_runner.core.pod_facts import PodFacts, facts_of
 from krm_runner.core.pod_manifest import FunctionPod, render
 from krm_runner.core.pod_template import built_in_template
 from krm_runner.core.secret import Secret
+from krm_runner.core.wrapper_delivery import InitContainer
 from krm_runner.pods.pod_tokens import PodTokens
 from krm_runner.rpc.wrapper_channel import Target, WrapperChannel
 from support.client import Client, check_health
@@ -38,7 +39,7 @@ class Pod:
     """As a runner with that key would make it, and as the kubelet would start it."""
 
     def __init__(self, directory: Path, key: str = KEY) -> None:
-        template = built_in_template(wrapper_image="example.com/wrapper:v1", max_message_bytes=LIMIT)
+        template = built_in_template(delivery=InitContainer("example.com/wrapper:v1"), max_message_bytes=LIMIT)
         template = template.with_tokens(keyring(directory, key).keys.first)
         image = ImageMetadata(image_ref.parse(IMAGE), DIGEST, DIGEST, None, ("function",))
         function = FunctionPod(POD, "fns", image, LIMIT, 1_800_000_000, token_nonce="bm9uY2U")

@@ -28,22 +28,27 @@ ASKED_FOR = "krm-runner/image"
 WRAPPER_PORT = 9446
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 _CHANGE = ("create", "get", "list", "watch", "patch", "delete")
+_WRAPPER_VERBS = ("create", "delete", "list", "patch", "watch")
 _RBAC = "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True)
 class Rights:
-    """What an account may do: in the namespace of the pods, and with the ConfigMaps of its own."""
+    """What an account may do: in the namespace of the pods, and with the ConfigMaps of its own and of that."""
 
     pods: tuple[str, ...] = _CHANGE
     services: tuple[str, ...] = _CHANGE
     secrets: tuple[str, ...] = ()
     config_maps: tuple[str, ...] = ("get", "list", "watch")
+    wrapper_config_maps: tuple[str, ...] = ()
+    """Where the pods are."""
     evidence: bool = True
     """Events and logs."""
 
 
 ALL_RIGHTS = Rights()
+WRAPPER_RIGHTS = Rights(wrapper_config_maps=_WRAPPER_VERBS)
+"""For --wrapper-delivery=config-map."""
 
 
 class Site:
@@ -68,6 +73,7 @@ class Site:
         """A place for runners of a new account, once its rights are in force."""
         self.system.create({"apiVersion": "v1", "kind": "ServiceAccount"}, name)
         rules = [(["pods"], rights.pods), (["services"], rights.services), (["secrets"], rights.secrets)]
+        rules.append((["configmaps"], rights.wrapper_config_maps))
         if rights.evidence:
             rules += [(["events"], ("list",)), (["pods/log"], ("get",))]
         self._grant(self.system, name, [(["configmaps"], rights.config_maps)])
@@ -75,6 +81,10 @@ class Site:
         place = self._new_place(self.system, name)
         wait_until(lambda: self._may(place.user, rights.pods[-1], "pods"), what=f"the rights of {name} are in force")
         return place
+
+    def grant_wrapper(self, account: str) -> None:
+        """The rights on ConfigMaps, to one that is there already."""
+        self._grant(self.functions, f"{account}-wrapper", [(["configmaps"], _WRAPPER_VERBS)], account=account)
 
     def start(
         self,
@@ -163,15 +173,22 @@ class Site:
                 print(f"--- runner {number}, exit code {runner.process.returncode}")
                 print("\n".join(runner.lines[-200:]))
 
-    def _grant(self, namespace: Namespace, account: str, rules: Iterable[tuple[list[str], tuple[str, ...]]]) -> None:
+    def _grant(
+        self,
+        namespace: Namespace,
+        name: str,
+        rules: Iterable[tuple[list[str], tuple[str, ...]]],
+        *,
+        account: str = "",
+    ) -> None:
         api = {"apiVersion": f"{_RBAC}/v1"}
         written = [
             {"apiGroups": [""], "resources": resources, "verbs": list(verbs)} for resources, verbs in rules if verbs
         ]
-        namespace.create({**api, "kind": "Role", "rules": written}, account)
-        subject = {"kind": "ServiceAccount", "name": account, "namespace": self.system.name}
-        role: Json = {"apiGroup": _RBAC, "kind": "Role", "name": account}
-        namespace.create({**api, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]}, account)
+        namespace.create({**api, "kind": "Role", "rules": written}, name)
+        subject = {"kind": "ServiceAccount", "name": account or name, "namespace": self.system.name}
+        role: Json = {"apiGroup": _RBAC, "kind": "Role", "name": name}
+        namespace.create({**api, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]}, name)
 
     def _may(self, user: str, verb: str, resource: str) -> bool:
         what = {"namespace": self.functions.name, "verb": verb, "resource": resource}

@@ -16,13 +16,14 @@ from krm_runner.core.pod_facts import deletion, extension, facts_of
 from krm_runner.core.pod_manifest import FunctionPod, reclaim_time, render
 from krm_runner.core.pod_template import PodTemplate, built_in_template, template_of
 from krm_runner.core.resources import Resources
+from krm_runner.core.wrapper_delivery import InitContainer
 from unit.test_pod_template import MINIMAL, config_map, seed_template
 
 DIGEST = "sha256:" + "a1" * 32
 NAME = "ghcr.io/kptdev/krm-functions-catalog/set-namespace"
 IMAGE = ImageMetadata(image_ref.parse(f"{NAME}:v0.4.1"), DIGEST, DIGEST, None, ("function",), ("--flag",))
 POD_ID = "set-namespace-v041-1-a1a1a1a1"
-BUILT_IN = built_in_template(wrapper_image="example.com/wrapper:v1", max_message_bytes=6291456)
+BUILT_IN = built_in_template(delivery=InitContainer("example.com/wrapper:v1"), max_message_bytes=6291456)
 RECLAIM_AFTER = 1_800_000_000
 
 

@@ -9,6 +9,7 @@ import pytest
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.json_object import JsonObject, as_list, as_object
 from krm_runner.core.pod_template import PodTemplate, built_in_template, template_of
+from krm_runner.core.wrapper_delivery import ConfigMapVolume, ImageVolume, InitContainer, WrapperDelivery
 
 SEED_POD = """\
 apiVersion: v1
@@ -126,7 +127,7 @@ def test_an_unknown_field_is_a_warning() -> None:
 
 
 def test_a_template_from_before_there_were_services_gets_the_built_in_one() -> None:
-    built_in = built_in_template(wrapper_image="w", max_message_bytes=1)
+    built_in = built_in_template(delivery=InitContainer("w"), max_message_bytes=1)
     assert template_of(config_map(service=None)).service == built_in.service
     assert template_of(config_map(service="\n")).service == built_in.service
 
@@ -190,35 +191,50 @@ def test_no_template_at_all(broken: JsonObject) -> None:
 
 
 def built_in(wrapper_image: str = "example.com/wrapper:v1", max_message_bytes: int = 6291456) -> PodTemplate:
-    return built_in_template(wrapper_image=wrapper_image, max_message_bytes=max_message_bytes)
+    return built_in_template(delivery=InitContainer(wrapper_image), max_message_bytes=max_message_bytes)
+
+
+DELIVERIES: tuple[WrapperDelivery, ...] = (
+    InitContainer("example.com/wrapper:v1"),
+    ConfigMapVolume(("krm-runner-wrapper-0123456789ab", "krm-runner-wrapper-ba9876543210")),
+    ImageVolume("example.com/wrapper:v1"),
+)
+
+
+def delivered(delivery: WrapperDelivery) -> PodTemplate:
+    return built_in_template(delivery=delivery, max_message_bytes=6291456)
 
 
 def test_the_built_in_version_changes_with_what_goes_into_a_pod_and_with_nothing_else() -> None:
     versions = {
-        built_in().version,
         built_in("example.com/wrapper:v2").version,
         built_in(max_message_bytes=1024).version,
+        *(delivered(delivery).version for delivery in DELIVERIES),
+        delivered(ImageVolume("example.com/wrapper:v2")).version,
+        delivered(ConfigMapVolume(("krm-runner-wrapper-0123456789ab",))).version,
     }
-    assert len(versions) == 3
-    assert built_in() == built_in()
+    assert len(versions) == 7
+    assert built_in() == built_in() == delivered(DELIVERIES[0])
 
 
-def test_the_built_in_template_is_valid_by_its_own_contract() -> None:
-    template = built_in()
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_the_built_in_template_is_valid_by_its_own_contract(delivery: WrapperDelivery) -> None:
+    template = delivered(delivery)
     manifests = {"template": template.pod, "serviceTemplate": template.service}
     as_yaml = {key: repr(value).replace("True", "true").replace("False", "false") for key, value in manifests.items()}
     read = template_of({"metadata": {"name": "x", "resourceVersion": "1"}, "data": as_yaml})
     assert (read.pod, read.service, read.warnings) == (template.pod, template.service, ())
 
 
-def test_the_built_in_template_meets_pod_security_restricted() -> None:
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_the_built_in_template_meets_pod_security_restricted(delivery: WrapperDelivery) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/, every control of "restricted"."""
-    spec = as_object(built_in().pod["spec"])
+    spec = as_object(delivered(delivery).pod["spec"])
     pod_security = as_object(spec["securityContext"])
     assert pod_security["runAsNonRoot"] is True
     assert (pod_security["runAsUser"], pod_security["seccompProfile"]) == (65532, {"type": "RuntimeDefault"})
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-    assert all("emptyDir" in as_object(volume) for volume in as_list(spec["volumes"]))
+    assert all(as_object(volume).keys() & {"emptyDir", "projected", "image"} for volume in as_list(spec["volumes"]))
     for container in map(as_object, [*as_list(spec["initContainers"]), *as_list(spec["containers"])]):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -243,6 +259,43 @@ def test_the_built_in_pod_gets_nothing_that_a_function_does_not_need() -> None:
     init = as_object(as_list(spec["initContainers"])[0])
     assert (init["name"], init["image"]) == ("copy-wrapper-server", "example.com/wrapper:v1")
     assert init["command"] == ["cp", "-a", "/wrapper-server/.", "/wrapper-server-tools"]
+
+
+def tools_of(delivery: WrapperDelivery) -> tuple[JsonObject, JsonObject, JsonObject]:
+    """The function's container, and how the wrapper's volume is made and mounted."""
+    spec = as_object(delivered(delivery).pod["spec"])
+    function = as_object(as_list(spec["containers"])[0])
+    named = {"name": "wrapper-server-tools"}.items()
+    (volume,) = [found for found in map(as_object, as_list(spec["volumes"])) if named <= found.items()]
+    (mount,) = [found for found in map(as_object, as_list(function["volumeMounts"])) if named <= found.items()]
+    assert function["command"] == ["/wrapper-server-tools/wrapper-server"]
+    return function, volume, mount
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES[1:])
+def test_without_an_init_container_the_kubelet_asks_the_wrapper_itself(delivery: WrapperDelivery) -> None:
+    assert as_object(delivered(delivery).pod["spec"])["initContainers"] == []
+    function, _, mount = tools_of(delivery)
+    assert function["readinessProbe"] == {"grpc": {"port": 9446}, "periodSeconds": 10, "timeoutSeconds": 5}
+    assert (mount["mountPath"], mount["readOnly"]) == ("/wrapper-server-tools", True)
+
+
+def test_config_maps_are_mounted_as_one_folder_of_programs() -> None:
+    _, volume, mount = tools_of(DELIVERIES[1])
+    assert volume["projected"] == {
+        "defaultMode": 0o555,
+        "sources": [
+            {"configMap": {"name": "krm-runner-wrapper-0123456789ab"}},
+            {"configMap": {"name": "krm-runner-wrapper-ba9876543210"}},
+        ],
+    }
+    assert "subPath" not in mount
+
+
+def test_the_image_is_mounted_by_its_folder() -> None:
+    _, volume, mount = tools_of(DELIVERIES[2])
+    assert volume["image"] == {"reference": "example.com/wrapper:v1", "pullPolicy": "IfNotPresent"}
+    assert mount["subPath"] == "wrapper-server"
 
 
 def test_the_built_in_service_leads_to_pods_that_are_not_ready_yet() -> None:

@@ -15,6 +15,7 @@ from krm_runner.core.pod_facts import PodFacts, facts_of
 from krm_runner.core.pod_manifest import render
 from krm_runner.core.pod_template import PodTemplate, built_in_template, template_of
 from krm_runner.core.pod_token import NO_KEYS, TokenKeys
+from krm_runner.core.wrapper_delivery import InitContainer
 from krm_runner.pods.pod_tokens import PodTokens, TemplateWithTokens
 from krm_runner.pods.template_source import BuiltInTemplate
 from unit.test_pod_manifest import BUILT_IN, POD_ID, TEMPLATES, container, function
@@ -106,7 +107,7 @@ def test_a_runner_uses_the_pods_of_its_keys_and_no_others(tmp_path: Path) -> Non
 
 
 def test_another_template_stays_another(tmp_path: Path) -> None:
-    other = built_in_template(wrapper_image="example.com/wrapper:v2", max_message_bytes=6291456)
+    other = built_in_template(delivery=InitContainer("example.com/wrapper:v2"), max_message_bytes=6291456)
     pod = facts(other.with_tokens(keys(A).first))
     assert tokens(tmp_path, B, A).version_of(pod) == other.with_tokens(keys(B).first).version
 
@@ -122,7 +123,7 @@ async def test_the_template_follows_its_source_and_the_keys(tmp_path: Path) -> N
     assert template.current is not None
     assert template.current.version == BUILT_IN.with_tokens(keys(A).first).version
     assert template.problem == ""
-    source.current = changed = built_in_template(wrapper_image="example.com/w:v2", max_message_bytes=1)
+    source.current = changed = built_in_template(delivery=InitContainer("example.com/w:v2"), max_message_bytes=1)
     source.on_change(changed)
     assert [one.version for one in heard] == [changed.with_tokens(keys(A).first).version]
     source.current = None

@@ -124,6 +124,13 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
         (["--function-pod-template=A"], "lower-case letters, digits, dots and -, at most 253 of them"),
         (["--function-pod-template=ns/name"], 'invalid value "ns/name" for --function-pod-template'),
         (["--function-pod-template=a..b"], 'invalid value "a..b" for --function-pod-template'),
+        (["--wrapper-delivery=by-hand"], "it takes one of init-container, config-map, image-volume"),
+        (
+            ["--wrapper-delivery=config-map", "--function-pod-template=a"],
+            "--wrapper-delivery=config-map is for the built-in pod template only, and --function-pod-template names "
+            "another: leave out one of the two",
+        ),
+        (["--wrapper-delivery=image-volume", "--function-pod-template=a"], "--wrapper-delivery=image-volume is for"),
         (["--image-tag-ttl=soon"], 'invalid value "soon" for --image-tag-ttl'),
         (["--image-platform=Linux"], "it takes a platform such as linux/amd64 or linux/arm/v7"),
         (["--image-platform=a/b/c/d"], "it takes a platform such as"),
@@ -158,6 +165,8 @@ def test_the_pod_runtime() -> None:
     assert found is not None
     assert (found.start_timeout, found.address, found.max_calls) == (60.0, "service-name", 1000)
     assert (found.retry_lost_calls, found.wait_for_warm_up, found.template_config_map) == (True, False, "")
+    assert found.wrapper_delivery == "init-container"
+    assert found.wrapper_file == Path("/wrapper-server/wrapper-server-packed")
     found = settings(
         "--pod-start-timeout=2m", "--pod-address=pod-ip", "--retry-lost-calls=false", "--wait-for-warm-up",
         "--max-queue-length=7", "--pod-namespace=0-a", "--function-pod-template=a.b-c.1",

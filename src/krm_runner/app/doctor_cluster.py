@@ -20,13 +20,21 @@ from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.core.pod_manifest import FunctionPod, reclaim_time, render
 from krm_runner.core.pod_template import PodTemplate, built_in_template, template_of
-from krm_runner.core.rights import Place, Right, rights_needed
+from krm_runner.core.rights import Need, Place, Right, rights_needed
+from krm_runner.core.wrapper_delivery import (
+    CONFIG_MAP_PREFIX,
+    ConfigMapVolume,
+    ImageVolume,
+    InitContainer,
+    WrapperDelivery,
+)
 from krm_runner.kube.client import KubeClient
 from krm_runner.settings.doctor import DoctorSettings
 
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _ROLES = "apply deploy/base/roles.yaml, or add it to the role that is bound to this account"
+_WRAPPER_ROLES = "apply deploy/components/wrapper-config-map, or add it to the role that is bound to this account"
 _EXAMPLE = "example.com/doctor@sha256:" + "0" * 64
 
 
@@ -68,7 +76,9 @@ class ClusterDoctor:
     async def _rights(self) -> AsyncGenerator[Finding]:
         settings = self._settings
         needed = rights_needed(
-            template=bool(settings.template_config_map), private_registries=settings.registries.enabled
+            template=bool(settings.template_config_map),
+            private_registries=settings.registries.enabled,
+            wrapper_config_map=settings.wrapper_delivery == "config-map",
         )
         granted: dict[tuple[str, str], list[str]] = {}
         for right in needed:
@@ -82,7 +92,8 @@ class ClusterDoctor:
                 granted.setdefault((right.resource, namespace), []).append(right.verb)
                 continue
             what = f"may not {right.verb} {right.resource} in {namespace}: {right.without}"
-            yield fail(what, _ROLES) if right.is_required else warn(what, _ROLES)
+            fix = _WRAPPER_ROLES if right.need is Need.WRAPPER_CONFIG_MAP else _ROLES
+            yield fail(what, fix) if right.is_required else warn(what, fix)
         for (resource, namespace), verbs in granted.items():
             yield ok(f"may {', '.join(verbs)} {resource} in {namespace}")
 
@@ -149,10 +160,10 @@ class ClusterDoctor:
                     "the built-in pod template was not looked at: WRAPPER_SERVER_IMAGE is not set here",
                     "set it as the runner has it, or name the runner's --function-pod-template",
                 )
-            template = built_in_template(
-                wrapper_image=settings.wrapper_image, max_message_bytes=settings.max_message_bytes
-            )
-            return template, ok(f"the built-in pod template is used, with {settings.wrapper_image}")
+            delivery = self._delivery()
+            template = built_in_template(delivery=delivery, max_message_bytes=settings.max_message_bytes)
+            how = f"{settings.wrapper_image} by {settings.wrapper_delivery}"
+            return template, ok(f"the built-in pod template is used, with {how}")
         place = f'pod template: ConfigMap "{name}" in {self._own}'
         try:
             found = template_of(await self._client.get(f"/api/v1/namespaces/{self._own}/configmaps/{name}"))
@@ -163,6 +174,17 @@ class ClusterDoctor:
         except ConfigurationError as error:
             return None, fail(f"{place} cannot be used: {error}", "mend it; the runner takes the new one by itself")
         return found, ok(f"{place} keeps the contract")
+
+    def _delivery(self) -> WrapperDelivery:
+        settings = self._settings
+        match settings.wrapper_delivery:
+            case "init-container":
+                return InitContainer(settings.wrapper_image)
+            case "config-map":
+                # What their names are, the runner's own file says; to be admitted a pod needs none.
+                return ConfigMapVolume((f"{CONFIG_MAP_PREFIX}doctor",))
+            case "image-volume":
+                return ImageVolume(settings.wrapper_image)
 
     async def _admission(self, template: PodTemplate) -> Finding:
         """Whether the API server would take a function's pod."""

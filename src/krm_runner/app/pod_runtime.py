@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -13,10 +13,15 @@ import structlog
 from krm_runner.app.images import open_images
 from krm_runner.core.errors import KrmRunnerError
 from krm_runner.core.image_metadata import Platform
+from krm_runner.core.json_object import JsonObject
 from krm_runner.core.pod_cache_config import FunctionConfig
 from krm_runner.core.pod_manifest import POD_ID_LABEL
 from krm_runner.core.pod_template import PodTemplate, built_in_template
+from krm_runner.core.wrapper_config_maps import LABEL as WRAPPER_LABEL
+from krm_runner.core.wrapper_config_maps import Part, parts_of
+from krm_runner.core.wrapper_delivery import ConfigMapVolume, ImageVolume, InitContainer, WrapperDelivery
 from krm_runner.evaluators.pod import PodEvaluator
+from krm_runner.files.watched_file import read_bounded
 from krm_runner.kube.client import KubeClient, find_cluster
 from krm_runner.kube.own_namespace import own_namespace
 from krm_runner.kube.reflector import Reflector
@@ -32,6 +37,7 @@ from krm_runner.pods.services import Services
 from krm_runner.pods.tasks import Tasks
 from krm_runner.pods.template_source import BuiltInTemplate, ConfigMapTemplate, TemplateSource
 from krm_runner.pods.warm_up import WarmUp
+from krm_runner.pods.wrapper_config_maps import WrapperConfigMaps
 from krm_runner.settings import PodSettings, ServerSettings, Settings
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.pod_metrics import PodMetrics
@@ -56,6 +62,13 @@ def function_limits(settings: PodSettings, server: ServerSettings) -> FunctionLi
     return functions
 
 
+def wrapper_parts(settings: PodSettings) -> tuple[Part, ...]:
+    """Reads --wrapper-file, where pods get it from the runner; ConfigurationError when it is missing or broken."""
+    if settings.wrapper_delivery != "config-map":
+        return ()
+    return parts_of(read_bounded(settings.wrapper_file), source=str(settings.wrapper_file))
+
+
 @dataclass(frozen=True, slots=True)
 class PodRuntime:
     """What the service needs of it."""
@@ -70,6 +83,7 @@ async def open_pod_runtime(
     settings: Settings,
     *,
     functions: FunctionLimits,
+    parts: tuple[Part, ...],
     tokens: PodTokens,
     metrics: PodMetrics,
     evaluations: EvaluationMetrics,
@@ -86,12 +100,14 @@ async def open_pod_runtime(
         )
         secret = _pull_secret(client, pods, settings)
         services = Services(older_than=pods.start_timeout)
+        wrapper = _wrapper_config_maps(client, pods, parts, lambda: (each.pod for each in keeper.census))
         launcher = Launcher(
             client,
             namespace=pods.namespace,
             max_message_bytes=limit,
             pull_secret=secret.name if secret is not None else "",
             tokens=tokens,
+            wrapper=wrapper,
         )
         keeper = Keeper(
             launcher=launcher,
@@ -106,7 +122,7 @@ async def open_pod_runtime(
             scan_interval=pods.scan_interval,
         )
         metrics.observe_pool(lambda: keeper.size)
-        templates = TemplateWithTokens(_templates(client, pods, limit), tokens)
+        templates = TemplateWithTokens(_templates(client, pods, parts, limit), tokens)
         evaluator = PodEvaluator(
             images.resolver,
             templates,
@@ -125,6 +141,12 @@ async def open_pod_runtime(
         stack.push_async_callback(keeper.stop)
         background.start(pod_watch.run(), name="watch of pods")
         background.start(service_watch.run(), name="watch of services")
+        if wrapper is not None:
+            maps = f"/api/v1/namespaces/{pods.namespace}/configmaps"
+            # Each holds almost a megabyte: that is looked at once.
+            map_watch = Reflector(client, maps, wrapper, query={"labelSelector": WRAPPER_LABEL}, metadata_only=True)
+            background.start(map_watch.run(), name="watch of config maps")
+            background.start(wrapper.keep(), name="config maps of the wrapper server")
         await asyncio.gather(
             _first_secret(secret), templates.load(timeout=_FIRST_LOOK), _first_list(pod_watch, service_watch)
         )
@@ -156,10 +178,30 @@ async def open_pod_runtime(
         yield PodRuntime(evaluator, warm_up)
 
 
-def _templates(client: KubeClient, pods: PodSettings, limit: int) -> TemplateSource:
+def _templates(client: KubeClient, pods: PodSettings, parts: tuple[Part, ...], limit: int) -> TemplateSource:
     if pods.template_config_map:
         return ConfigMapTemplate(client, namespace=own_namespace(), name=pods.template_config_map)
-    return BuiltInTemplate(built_in_template(wrapper_image=pods.wrapper_image, max_message_bytes=limit))
+    delivery: WrapperDelivery = InitContainer(pods.wrapper_image)
+    if pods.wrapper_delivery == "config-map":
+        delivery = ConfigMapVolume(tuple(part.name for part in parts))
+    elif pods.wrapper_delivery == "image-volume":
+        delivery = ImageVolume(pods.wrapper_image)
+    return BuiltInTemplate(built_in_template(delivery=delivery, max_message_bytes=limit))
+
+
+def _wrapper_config_maps(
+    client: KubeClient, pods: PodSettings, parts: tuple[Part, ...], living: Callable[[], Iterable[JsonObject]]
+) -> WrapperConfigMaps | None:
+    if not parts:
+        return None
+    return WrapperConfigMaps(
+        client,
+        parts,
+        namespace=pods.namespace,
+        pod_ttl=pods.ttl,
+        pods=living,
+        scan_interval=pods.scan_interval,
+    )
 
 
 async def _warm_up(evaluator: PodEvaluator, keeper: Keeper, function: FunctionConfig) -> None:

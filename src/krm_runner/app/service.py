@@ -14,7 +14,7 @@ import structlog
 from krm_runner import __version__
 from krm_runner.app import memory
 from krm_runner.app.exec_runtime import ExecRuntime
-from krm_runner.app.pod_runtime import PodRuntime, function_limits, open_pod_runtime
+from krm_runner.app.pod_runtime import PodRuntime, function_limits, open_pod_runtime, wrapper_parts
 from krm_runner.core.bearer_tokens import BearerTokens
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.core.request_budget import RequestBudget
@@ -46,6 +46,7 @@ async def serve(settings: Settings) -> None:
     # What can be wrong with files is found out before anything is started.
     exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None else None
     functions = function_limits(settings.pod, settings.server) if settings.pod is not None else None
+    parts = wrapper_parts(settings.pod) if settings.pod is not None else ()
     pod_tokens = PodTokens(settings.pod.token_keys if settings.pod is not None else None)
     security = _security(settings.security)
 
@@ -66,6 +67,7 @@ async def serve(settings: Settings) -> None:
                 settings.pod,
                 settings,
                 functions=functions,
+                parts=parts,
                 tokens=pod_tokens,
                 metrics=PodMetrics(telemetry.meter),
                 evaluations=metrics,

@@ -64,7 +64,7 @@ def facts_of(pod: JsonObject) -> PodFacts | None:
         asked_for=as_text(annotations.get(ASKED_FOR)),
         pinned=_function_image(pod),
         template_version=as_text(annotations.get(TEMPLATE_VERSION)),
-        reclaim_after=_unix_seconds(as_text(annotations.get(RECLAIM_AFTER))),
+        reclaim_after=unix_seconds(as_text(annotations.get(RECLAIM_AFTER))),
         token_nonce=as_text(annotations.get(TOKEN_NONCE)),
     )
 
@@ -92,5 +92,6 @@ def _function_image(pod: JsonObject) -> str:
     return ""
 
 
-def _unix_seconds(text: str) -> int | None:
+def unix_seconds(text: str) -> int | None:
+    """The time that an annotation says; None when it says none."""
     return int(text) if _UNIX_SECONDS.fullmatch(text) else None

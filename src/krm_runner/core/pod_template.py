@@ -22,6 +22,7 @@ from krm_runner.core.function_container import FUNCTION_CONTAINER, WRAPPER_PORT
 from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 from krm_runner.core.kubernetes_yaml import text_of
 from krm_runner.core.pod_token import TokenKey, keyed_version
+from krm_runner.core.wrapper_delivery import WrapperDelivery
 
 _POD_KEY, _SERVICE_KEY = "template", "serviceTemplate"
 _TOP = ("apiVersion", "kind", "metadata", "spec", "status", "annotations")
@@ -48,10 +49,10 @@ class PodTemplate:
         return self if key is None else replace(self, version=keyed_version(self.version, key), token_key=key)
 
 
-def built_in_template(*, wrapper_image: str, max_message_bytes: int) -> PodTemplate:
+def built_in_template(*, delivery: WrapperDelivery, max_message_bytes: int) -> PodTemplate:
     """The one that counts when no other is named; its version changes with everything that goes into a pod."""
-    pod, service = built_in_pod(wrapper_image), built_in_service()
-    content = json.dumps([pod, service, wrapper_image, max_message_bytes], sort_keys=True)
+    pod, service = built_in_pod(delivery), built_in_service()
+    content = json.dumps([pod, service, delivery.wrapper, max_message_bytes], sort_keys=True)
     return PodTemplate(pod, service, hashlib.sha256(content.encode()).hexdigest()[:16])
 
 

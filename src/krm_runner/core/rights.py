@@ -28,6 +28,8 @@ class Need(Enum):
     """With --function-pod-template."""
     PRIVATE_REGISTRIES = "private registries"
     """With --enable-private-registries."""
+    WRAPPER_CONFIG_MAP = "wrapper config map"
+    """With --wrapper-delivery=config-map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,11 @@ class Right:
     """Whether it is asked for on one object only, which the role can name."""
 
 
-_PRIVATE, _TEMPLATE = Need.PRIVATE_REGISTRIES, Need.TEMPLATE
+_PRIVATE, _TEMPLATE, _WRAPPER = Need.PRIVATE_REGISTRIES, Need.TEMPLATE, Need.WRAPPER_CONFIG_MAP
 _NO_TEMPLATE = "the pod template is not known at the start: first calls fail with NO_POD_TEMPLATE"
 _LATE_TEMPLATE = "a changed pod template is seen ten seconds later"
+_NO_WRAPPER = "the wrapper server cannot be put where pods mount it: calls fail with POD_CANNOT_START"
+_LOST_WRAPPER = "a wrapper server that somebody deletes is not made again: pods wait for it in vain"
 _NOT_PULLED = "the pull secret cannot be kept: private images cannot be pulled"
 
 RIGHTS: tuple[Right, ...] = (
@@ -71,15 +75,20 @@ RIGHTS: tuple[Right, ...] = (
     Right("create", "secrets", _NOT_PULLED, need=_PRIVATE),
     Right("get", "secrets", _NOT_PULLED, need=_PRIVATE, has_name=True),
     Right("update", "secrets", "new credentials do not reach the function pods", need=_PRIVATE, has_name=True),
+    Right("create", "configmaps", _NO_WRAPPER, need=_WRAPPER),
+    Right("delete", "configmaps", "wrapper servers of versions that nobody uses stay, and pile up", need=_WRAPPER),
+    Right("list", "configmaps", _NO_WRAPPER, need=_WRAPPER),
+    Right("patch", "configmaps", "the wrapper server expires while it is in use, and is made again", need=_WRAPPER),
+    Right("watch", "configmaps", _LOST_WRAPPER, need=_WRAPPER),
 )
 
 
-def rights_needed(*, template: bool, private_registries: bool) -> Iterator[Right]:
+def rights_needed(*, template: bool, private_registries: bool, wrapper_config_map: bool = False) -> Iterator[Right]:
     """Those that an installation needs."""
-    for right in RIGHTS:
-        if (
-            right.need is Need.ALWAYS
-            or (right.need is Need.TEMPLATE and template)
-            or (right.need is Need.PRIVATE_REGISTRIES and private_registries)
-        ):
-            yield right
+    needs = {
+        Need.ALWAYS: True,
+        Need.TEMPLATE: template,
+        Need.PRIVATE_REGISTRIES: private_registries,
+        Need.WRAPPER_CONFIG_MAP: wrapper_config_map,
+    }
+    return (right for right in RIGHTS if needs[right.need])

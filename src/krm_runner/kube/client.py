@@ -52,6 +52,7 @@ _TLS_GOODBYE = 0.25
 _MAX_LINE = 16 * 1024 * 1024
 _MAY_PASS = frozenset({408, 425, 429})
 _JSON = "application/json"
+_METADATA = _JSON + ";as={kind};g=meta.k8s.io;v=v1"
 _MERGE_PATCH = "application/merge-patch+json"
 
 OnAnswer = Callable[[str, str, int], None]
@@ -91,11 +92,18 @@ class KubeClient:
         await asyncio.sleep(_TLS_GOODBYE)
 
     async def get(
-        self, path: str, query: Mapping[str, str] | None = None, *, timeout: float | None = None
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        metadata_only: bool = False,
     ) -> JsonObject:
-        """An object, or a list of them."""
+        """An object, or a list of them; of large ones the metadata may be enough."""
         verb = "list" if _is_collection(path) else "get"
-        return _json(await self._request(verb, "GET", path, query=query, timeout=timeout))
+        kind = "PartialObjectMetadataList" if verb == "list" else "PartialObjectMetadata"
+        accept = _METADATA.format(kind=kind) if metadata_only else _JSON
+        return _json(await self._request(verb, "GET", path, query=query, timeout=timeout, accept=accept))
 
     async def text(
         self,
@@ -128,11 +136,14 @@ class KubeClient:
         return _json(await self._request("delete", "DELETE", path, body=body, timeout=timeout))
 
     @asynccontextmanager
-    async def stream(self, path: str, query: Mapping[str, str], *, seconds: float) -> AsyncGenerator[Lines]:
+    async def stream(
+        self, path: str, query: Mapping[str, str], *, seconds: float, metadata_only: bool = False
+    ) -> AsyncGenerator[Lines]:
         """The lines of an answer that goes on, for at most so many seconds: a watch."""
         what = f"GET {path}"
+        accept = _METADATA.format(kind="PartialObjectMetadata") if metadata_only else _JSON
         try:
-            response = await self._send("GET", path, query=query, timeout=seconds)
+            response = await self._send("GET", path, query=query, accept=accept, timeout=seconds)
         except KubernetesUnavailableError:
             self._tell("watch", path, 0)
             raise

@@ -70,6 +70,7 @@ class Reflector:
         query: Mapping[str, str] | None = None,
         watch_seconds: float = _WATCH_SECONDS,
         is_granted: bool = True,
+        metadata_only: bool = False,
     ) -> None:
         self.listed = asyncio.Event()
         """Set once everything was listed for the first time."""
@@ -79,6 +80,7 @@ class Reflector:
         self._query = dict(query or {})
         self._watch_seconds = watch_seconds
         self._is_granted = is_granted
+        self._metadata_only = metadata_only
         self._version = ""
         self._failures = 0
         self._connected_since: float | None = None
@@ -120,7 +122,7 @@ class Reflector:
                 await self._wait_after(error)
 
     async def _list(self) -> None:
-        listing = await self._client.get(self._path, self._query)
+        listing = await self._client.get(self._path, self._query, metadata_only=self._metadata_only)
         items = listing.get("items")
         objects = [as_object(item) for item in cast(list[object], items)] if isinstance(items, list) else []
         self._copy.replaced(objects)
@@ -143,7 +145,9 @@ class Reflector:
         loop = asyncio.get_running_loop()
         started = loop.time()
         async with (
-            self._client.stream(self._path, query, seconds=seconds + _SILENCE_MARGIN) as lines,
+            self._client.stream(
+                self._path, query, seconds=seconds + _SILENCE_MARGIN, metadata_only=self._metadata_only
+            ) as lines,
             asyncio.timeout(_LONGEST_SILENCE) as silence,
         ):
             self._connected()

@@ -17,9 +17,10 @@ from krm_runner.core.image_ref import ImageRef
 from krm_runner.settings.go_flags import Flag, parse_flags
 from krm_runner.settings.registries import RegistrySettings, registry_settings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
+from krm_runner.settings.wrapper import DeliveryName, wrapper_delivery
 
 _WHAT = "What to look at"
-_SHOWN = ("pod-namespace", "function-pod-template", "enable-private-registries", "image-platform")
+_SHOWN = ("pod-namespace", "function-pod-template", "wrapper-delivery", "enable-private-registries", "image-platform")
 
 DOCTOR_FLAGS: tuple[Flag, ...] = (
     Flag("address", _WHAT, "", "a runner (host:port) that is to evaluate a function"),
@@ -48,6 +49,7 @@ class DoctorSettings:
     timeout: float
     pod_namespace: str
     template_config_map: str
+    wrapper_delivery: DeliveryName
     wrapper_image: str
     max_message_bytes: int
     default_image_prefix: str
@@ -75,6 +77,7 @@ def parse_doctor_settings(
         timeout=cast(float, flags.values["timeout"]),
         pod_namespace=text["pod-namespace"],
         template_config_map=text["function-pod-template"],
+        wrapper_delivery=wrapper_delivery(flags),
         wrapper_image=environment.get("WRAPPER_SERVER_IMAGE", ""),
         max_message_bytes=cast(int, flags.values["max-request-body-size"]),
         default_image_prefix=prefix,

@@ -14,6 +14,7 @@ from krm_runner.settings.go_flags import ParsedFlags, parse_flags
 from krm_runner.settings.registries import RegistrySettings, registry_settings
 from krm_runner.settings.security import SecuritySettings, optional_path, security_settings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
+from krm_runner.settings.wrapper import DeliveryName, wrapper_delivery
 from krm_runner.telemetry.exporters import METRICS_EXPORTERS, OTLP_PROTOCOLS, TRACES_EXPORTERS, ExporterChoice
 
 T = TypeVar("T")
@@ -74,6 +75,8 @@ class PodSettings:
     ttl: float
     scan_interval: float
     template_config_map: str
+    wrapper_delivery: DeliveryName
+    wrapper_file: Path
     max_waitlist_length: int
     max_parallel_pods: int
     max_calls: int
@@ -181,6 +184,8 @@ def _pod_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> PodSett
         ttl=cast(float, flags.values["pod-ttl"]),
         scan_interval=cast(float, flags.values["scan-interval"]),
         template_config_map=cast(str, flags.values["function-pod-template"]),
+        wrapper_delivery=wrapper_delivery(flags),
+        wrapper_file=Path(cast(str, flags.values["wrapper-file"])),
         max_waitlist_length=cast(int, flags.values["max-waitlist-length"]),
         max_parallel_pods=cast(int, flags.values["max-parallel-pods-per-function"]),
         max_calls=cast(int, flags.values["max-queue-length"]),

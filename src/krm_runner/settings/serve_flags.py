@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from krm_runner.core.duration import duration, positive_duration
 from krm_runner.core.standby import MAX_PER_FUNCTION
+from krm_runner.core.wrapper_delivery import DELIVERIES
 from krm_runner.settings.go_flags import Flag, boolean, choice, integer
 from krm_runner.settings.registries import REGISTRY_FLAGS
 from krm_runner.settings.security import SECURITY_FLAGS
@@ -130,6 +131,19 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         "",
         "ConfigMap with the pod and service templates (empty: built in)",
         _name(_OBJECT, 253, may_be_empty=True),
+    ),
+    Flag(
+        "wrapper-delivery",
+        POD,
+        DELIVERIES[0],
+        f"how pods get the wrapper: {', '.join(DELIVERIES)}",
+        choice(*DELIVERIES),
+    ),
+    Flag(
+        "wrapper-file",
+        POD,
+        "/wrapper-server/wrapper-server-packed",
+        "the packed wrapper, for config-map",
     ),
     Flag(
         "max-request-body-size",

@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 
 from krm_runner.core.built_in_template import built_in_pod
+from krm_runner.core.wrapper_delivery import InitContainer
 from support import function_images
 from support.calls import served, wish
 from support.client import Client
@@ -98,7 +99,7 @@ class Chaos:
 
 
 def write_template(site: Site, version: str) -> None:
-    pod: Json = copy.deepcopy(built_in_pod(site.wrapper_image))
+    pod: Json = copy.deepcopy(built_in_pod(InitContainer(site.wrapper_image)))
     pod["metadata"]["labels"]["example.com/version"] = version
     site.write_template(pod)
 

@@ -16,6 +16,7 @@ from cluster import registries
 from cluster.layout import OPEN, PRIVATE
 from images.oci import Image, single_layer
 from krm_runner.core.built_in_template import built_in_pod
+from krm_runner.core.wrapper_delivery import InitContainer
 from support import function_images
 from support.audit import AuditLog
 from support.calls import served, until_ok, wish
@@ -61,7 +62,7 @@ def wait_until_no_pod_is_left(site: Site) -> None:
 
 def changed_template(site: Site, change: Callable[[Json], None]) -> str:
     """The flag for the built-in template with a change."""
-    pod: Json = built_in_pod(site.wrapper_image)
+    pod: Json = built_in_pod(InitContainer(site.wrapper_image))
     change(pod["spec"])
     site.write_template(pod)
     return "--function-pod-template=template"

@@ -14,6 +14,7 @@ from cluster.layout import OPEN
 from e2e.cluster.test_function_images import HEAD, INPUTS
 from images.__main__ import wrapper_server_image
 from krm_runner.core.built_in_template import built_in_pod, built_in_service
+from krm_runner.core.wrapper_delivery import InitContainer
 from support import function_images
 from support.audit import AuditLog
 from support.calls import served, until_ok, wish
@@ -38,7 +39,7 @@ def image(push: Push) -> str:
 
 def template(site: Site, version: str, **changes: object) -> Json:
     """The built-in one with a label of its own."""
-    pod: Json = copy.deepcopy(built_in_pod(site.wrapper_image))
+    pod: Json = copy.deepcopy(built_in_pod(InitContainer(site.wrapper_image)))
     pod["metadata"]["labels"]["example.com/version"] = version
     pod["spec"] |= changes
     return pod

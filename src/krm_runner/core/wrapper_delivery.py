@@ -1,0 +1,53 @@
+"""The ways in which the wrapper server comes into a function pod.
+
+An init container copies it, as in Porch: every cluster can do that, and it costs a second of every start, since the
+kubelet looks at a pod's containers once a second. A volume has it when the pod starts: of ConfigMaps that the runner
+keeps, or the wrapper image itself where the cluster can mount images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DELIVERIES = ("init-container", "config-map", "image-volume")
+CONFIG_MAP_PREFIX = "krm-runner-wrapper-"
+
+
+@dataclass(frozen=True, slots=True)
+class InitContainer:
+    """Copies it out of its image."""
+
+    image: str
+
+    @property
+    def wrapper(self) -> str:
+        """Which wrapper server it is."""
+        return self.image
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigMapVolume:
+    """Of ConfigMaps that hold it, packed and in parts; see `wrapper_config_maps`."""
+
+    names: tuple[str, ...]
+    """Each ends with a hash of what it holds."""
+
+    @property
+    def wrapper(self) -> str:
+        """Which wrapper server it is."""
+        return " ".join(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageVolume:
+    """Its image, mounted: on by default from Kubernetes 1.35 on, where the container runtime can do it."""
+
+    image: str
+
+    @property
+    def wrapper(self) -> str:
+        """Which wrapper server it is."""
+        return self.image
+
+
+WrapperDelivery = InitContainer | ConfigMapVolume | ImageVolume
