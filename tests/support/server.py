@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-START_SECONDS = 30
+START_SECONDS = 60
 
 
 def free_port() -> int:
