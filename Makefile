@@ -65,6 +65,7 @@ images: $(VENV)/.dev wrapper ## write the images as OCI archives, with their par
 bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--help)
 	python -m bench.envelope
 	python -m bench.exec_runtime $(ARGS)
+	python -m bench.standby $(if $(findstring --quick,$(ARGS)),--quick)
 	python -m bench.wrapper_server $(if $(findstring --quick,$(ARGS)),--quick)
 	$(PICTURE)
 

@@ -164,6 +164,32 @@ async def test_pipes_and_processes_are_what_they_were_before(installation: Insta
         assert not [line for line in runner.lines if "level=error" in line]
 
 
+async def test_a_process_in_standby_finds_what_one_on_demand_finds(installation: Installation) -> None:
+    probe = f"""#!{sys.executable} -IS
+import json, os, signal, sys
+found = {{
+    "environ": open("/proc/self/environ").read(),
+    "cwd": os.getcwd(),
+    "argv": sys.argv,
+    "descriptors": sorted(n for n in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + n)),
+    "leader": os.getpgid(0) == os.getpid(),
+    "signals": [line for line in open("/proc/self/status") if line.startswith("Sig") and "SigQ" not in line],
+}}
+sys.stdin.buffer.read()
+print(json.dumps({{"kind": "ResourceList", "found": found}}))
+"""
+    image = installation.add("probe", probe)
+    runner = installation.start("--standby=1", "--log-level=3", environment={"MARK": "a=b"})
+    async with Client(runner.address) as client:
+        first = await client.evaluate(image, LIST)
+        await has_waiting(runner, 1)
+        second = await client.evaluate(image, LIST)
+    assert (first.code, second.resource_list) == ("OK", first.resource_list)
+    assert b"MARK=a=b" in first.resource_list
+    assert b'"descriptors": ["0", "1", "2"]' in first.resource_list
+    assert [line for line in runner.lines if "process=standby" in line]
+
+
 async def test_the_embedded_functions_are_kept_in_standby() -> None:
     example = (ROOT / "examples" / "resource-list.yaml").read_bytes()
     metrics = Metrics()

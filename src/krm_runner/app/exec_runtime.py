@@ -69,6 +69,7 @@ class ExecRuntime:
 
     def close(self) -> None:
         """Kill what still runs, and let the threads go."""
+        self.stop_standby()
         self.executor.kill_all()
         self.evaluator.close()
         self.executor.close()

@@ -22,7 +22,7 @@ from krm_runner.process.watcher import READABLE, Watcher
 
 _log = structlog.get_logger("krm_runner.exec")
 
-_ANSWER_LEAVES = 0.002
+_ANSWER_LEAVES = 0.001
 """So long after a call was answered the answer has left, and what is started takes nothing from it."""
 
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
