@@ -30,18 +30,17 @@ class FunctionTable:
 
     executables: Mapping[str, str]
     warnings: tuple[str, ...] = ()
-    standby: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many processes of an executable are to wait for their input, where the file says so."""
+    standby: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
+    """How many processes of each executable are to wait for their input; None where the file does not say it."""
 
     def find(self, image: ImageRef) -> str | None:
         """The name of the executable that serves `image`."""
         return self.executables.get(image.canonical)
 
     def wanted_in_standby(self, executable: str, *, default: int) -> int:
-        """How many processes of an executable are to wait for their input; none if it serves no image."""
-        if executable in self.standby:
-            return self.standby[executable]
-        return default if executable in self.executables.values() else 0
+        """How many processes of an executable are to wait for their input; none if the file does not have it."""
+        number = self.standby.get(executable, 0)
+        return default if number is None else number
 
 
 EMPTY_TABLE = FunctionTable({})
@@ -59,7 +58,7 @@ def parse(text: bytes, *, source: str, default_prefix: str) -> FunctionTable:
     top = _mapping(document, source, "the file")
     warnings = [f'{source}: "{name}" is not known and is ignored' for name in top if name != "functions"]
     executables: dict[str, str] = {}
-    standby: dict[str, int] = {}
+    standby: dict[str, int | None] = {}
     for place, entry in _entries(top.get("functions"), source, "functions"):
         fields = _mapping(entry, source, place)
         warnings += [
@@ -68,13 +67,13 @@ def parse(text: bytes, *, source: str, default_prefix: str) -> FunctionTable:
             if name not in ("function", "images", "standby")
         ]
         executable = _executable_name(fields.get("function"), source, place)
-        if fields.get("standby") is not None:
-            number = _standby(fields["standby"], source, place)
-            if standby.setdefault(executable, number) != number:
-                warnings.append(
-                    f'{source}: {place}.standby: "{executable}" stands twice; it keeps its first number, '
-                    f"{standby[executable]}"
-                )
+        number = _standby(fields.get("standby"), source, place)
+        known = standby.get(executable)
+        standby[executable] = number if known is None else known
+        if known is not None and number not in (None, known):
+            warnings.append(
+                f'{source}: {place}.standby: "{executable}" stands twice; it keeps its first number, {known}'
+            )
         for image_place, image in _entries(fields.get("images"), source, f"{place}.images"):
             key = _canonical(image, source, image_place, default_prefix)
             if key in executables:
@@ -110,7 +109,9 @@ def _executable_name(value: object, source: str, place: str) -> str:
     return value
 
 
-def _standby(value: object, source: str, place: str) -> int:
+def _standby(value: object, source: str, place: str) -> int | None:
+    if value is None:
+        return None
     if type(value) is not int or not 0 <= value <= MAX_PER_FUNCTION:
         raise ConfigurationError(
             f"{source}: {place}.standby must be a whole number from 0 to {MAX_PER_FUNCTION}, not {_kind_of(value)}"
