@@ -118,20 +118,39 @@ class Executor:
         queue_wait = began - arrived
         if self.on_turn is not None:
             self.on_turn(queue_wait)
-        origin: Origin = "standby"
         try:
-            process = self.standby.take(argv, function=function) if self.standby is not None else None
-            ended = None
-            if process is not None:
-                ended = await self._run_waiting(process, stdin, max_output)
-            if ended is None:
-                origin = "on-demand"
-                ended = await self._run_new(argv, stdin, max_output)
+            ended, origin = await self._execute(
+                argv, stdin, function=function, max_output=max_output, deadline=deadline
+            )
         finally:
             self._slots.learn(function, loop.time() - began)
         if self.on_ended is not None:
             self.on_ended(function, origin, loop.time() - began)
         return Outcome(ended.exit_code, ended.stdout, ended.stderr, queue_wait, origin)
+
+    async def _execute(
+        self,
+        argv: Sequence[bytes],
+        stdin: bytes | memoryview,
+        *,
+        function: str,
+        max_output: int,
+        deadline: float,
+    ) -> tuple[Ended, Origin]:
+        """With a place; it is given back when nothing is left of the process."""
+        process = self.standby.take(argv, function=function) if self.standby is not None else None
+        if process is not None:
+            ended = await self._run_waiting(process, stdin, max_output)
+            if ended is not None:
+                return ended, "standby"
+        try:
+            return await self._run_new(argv, stdin, max_output), "on-demand"
+        except OSError as error:
+            if self.standby is None or error.errno not in OUT_OF_RESOURCES or not await self.standby.give_way():
+                raise
+        # What it lacked was held by processes without a call; they are gone, and so is its place.
+        await self._slots.acquire(function=function, deadline=deadline)
+        return await self._run_new(argv, stdin, max_output), "on-demand"
 
     async def reap_strays(self) -> None:
         """Look now and then for ended processes that had left their function's group; never returns."""
@@ -159,7 +178,7 @@ class Executor:
     async def _run_new(self, argv: Sequence[bytes], stdin: bytes | memoryview, max_output: int) -> Ended:
         """In a process that is started now; the place is given back when nothing is left of it."""
         try:
-            pipes = self._open_pipes()
+            pipes = Pipes()
         except BaseException:
             self._on_free()
             raise
@@ -170,20 +189,8 @@ class Executor:
         self._threads.start(argv, pipes, execution.started)
         try:
             return await execution.result
-        except OSError as error:
-            if self.standby is not None and error.errno in OUT_OF_RESOURCES:
-                self.standby.give_way()
-            raise
         finally:
             execution.stop()
-
-    def _open_pipes(self) -> Pipes:
-        try:
-            return Pipes()
-        except OSError:
-            if self.standby is None or not self.standby.give_way():
-                raise
-            return Pipes()
 
     async def _run_waiting(self, process: WaitingProcess, stdin: bytes | memoryview, max_output: int) -> Ended | None:
         """In a process that was there before; None, and the place kept, when it ended without a look at its input."""

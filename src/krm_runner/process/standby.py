@@ -25,6 +25,9 @@ _log = structlog.get_logger("krm_runner.exec")
 _ANSWER_LEAVES = 0.001
 """So long after a call was answered the answer has left, and what is started takes nothing from it."""
 
+_DYING_LOOKS, _DYING_INTERVAL = 50, 0.002
+"""How long a killed process is waited for."""
+
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -106,6 +109,7 @@ class Standby:
         self._alive: set[WaitingProcess] = set()
         self._waiting: frozenset[WaitingProcess] = frozenset()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
 
     @property
     def pids(self) -> set[int | None]:
@@ -128,7 +132,7 @@ class Standby:
 
     def called(self, argv: Sequence[bytes], *, function: str, wanted: int) -> None:
         """A call of this function is about to be answered: have so many ready for the next ones."""
-        if not wanted and function not in self._commands:
+        if self._is_over or (not wanted and function not in self._commands):
             return
         self._commands[function] = argv
         loop = asyncio.get_running_loop()
@@ -170,14 +174,19 @@ class Standby:
             _log.info("function not kept in standby", function=process.function, why=act)
         self._end_all(self._policy.mark(process.function, process.identity))
 
-    def give_way(self) -> bool:
-        """End all that wait, since a call lacks what they hold; whether there were any."""
+    async def give_way(self) -> bool:
+        """End all that wait, since a call lacks what they hold; whether there were any, and they are gone now."""
         ended = self._policy.give_way()
         self._end_all(ended)
+        for _ in range(_DYING_LOOKS):
+            if self._alive.isdisjoint(ended):
+                break
+            await asyncio.sleep(_DYING_INTERVAL)
         return bool(ended)
 
     def end(self) -> None:
         """End all, for good."""
+        self._is_over = True
         self._end_all(self._policy.end())
         self._commands.clear()
         if self._timer is not None:
@@ -219,7 +228,7 @@ class Standby:
                 raise FileNotFoundError(os.fsdecode(argv[0]))
             process = WaitingProcess(function, identity)
         except OSError as error:
-            self._start_failed(function, error)
+            self._start_failed(loop, function, error)
             return
         self._alive.add(process)
         self._threads.start(argv, process.pipes, partial(self._on_started, loop, process))
@@ -229,28 +238,30 @@ class Standby:
             process.started(pid)
         except Exception as error:  # whatever it is, a call would say it better
             self._alive.discard(process)
-            self._start_failed(process.function, error)
+            self._start_failed(loop, process.function, error)
             return
-        now = loop.time()
-        if not self._policy.started(process.function, process, identity=process.identity, now=now):
+        if self._is_over:
             self._end(process)
             return
-        self._waiting |= {process}
         try:
             for descriptor in process.watched:
                 self._watcher.watch(descriptor, READABLE, partial(self._on_act, process, descriptor))
         except OSError as error:
-            _log.debug("a process in standby cannot be watched", function=process.function, error=str(error))
-            self.give_way()
+            self._end(process)
+            self._start_failed(loop, process.function, error)
             return
-        _log.debug("process in standby", function=process.function, pid=process.pid)
-        when = self._policy.next_event(now)
-        if when is not None:
-            self._look_at(loop, when)
+        now = loop.time()
+        if self._policy.started(process.function, process, identity=process.identity, now=now):
+            self._waiting |= {process}
+            _log.debug("process in standby", function=process.function, pid=process.pid)
+        else:
+            self._end(process)
+        self._look_at(loop, now)
 
-    def _start_failed(self, function: str, error: Exception) -> None:
+    def _start_failed(self, loop: asyncio.AbstractEventLoop, function: str, error: Exception) -> None:
         _log.debug("no process in standby", function=function, error=str(error))
         self._policy.start_failed(function)
+        self._look_at(loop, loop.time())
 
     def _on_act(self, process: WaitingProcess, descriptor: int, events: int) -> None:
         if events & READABLE:
