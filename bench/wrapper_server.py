@@ -1,7 +1,8 @@
 """The wrapper server against a minimal one in Go that does the same, and one that parses every output as a whole.
 
-All three take turns in short rounds within one run, so that the machine's noise hits all of them; the figures to trust
-are the ratios. Also how fast it starts, and how little it weighs. See docs/performance.md.
+Also against itself without processes in standby, which must not cost throughput. All of them take turns in short rounds
+within one run, so that the machine's noise hits all of them; the figures to trust are the ratios. And how fast it
+starts, and how little it weighs, alone and with a process in standby. See docs/performance.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bench.table import Column
 
 STARTS = 15
 _START_SECONDS = 10
+_SETTLING_SECONDS = 1
 
 COLUMNS = (
     Column("", "size"),
@@ -33,6 +35,8 @@ COLUMNS = (
     Column("wrapper/Go", "ratio"),
     Column("wrapper/Go", "rounds"),
     Column("wrapper/Go, parses", "ratio"),
+    Column("wrapper/no standby", "ratio"),
+    Column("wrapper/no standby", "rounds"),
     Column("p50 ms", "Go"),
     Column("p50 ms", "wrapper"),
     Column("p99 ms", "Go"),
@@ -53,12 +57,13 @@ def main() -> None:
     rounds = arguments.rounds or (1 if arguments.quick else 3)
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory(prefix="krm-runner-bench-") as temporary:
-        weight = weigh(wrapper, function, Path(temporary))
+        weight = weigh(wrapper, function, Path(temporary)) + waiting_memory(wrapper, Path(temporary))
         for size in arguments.size or (["2KB"] if arguments.quick else SIZES):
             data = Path(temporary) / f"{size}.yaml"
             data.write_bytes(inputs.generated(SIZES[size], inputs.SET_NAMESPACE_CONFIG))
             commands = {
                 "wrapper": (str(wrapper), "--port=0", "--", str(function)),
+                "no standby": (str(wrapper), "--port=0", "--standby=0", "--", str(function)),
                 "go": (str(peer), str(function)),
                 "parsing": (str(peer), "-parse", str(function)),
             }
@@ -66,8 +71,9 @@ def main() -> None:
                 progress(f"{size}, callers: {callers} ...")
                 laps = {name: Laps() for name in commands}
                 peaks: dict[str, int] = {}
-                for _ in range(rounds):
-                    for name, command in commands.items():
+                for turn in range(rounds):
+                    # Whoever comes first may find other caches: they take turns in that, too.
+                    for name, command in list(commands.items())[:: 1 if turn % 2 == 0 else -1]:
                         with Server(Path(temporary), command) as server:
                             laps[name].samples.append(
                                 through(
@@ -81,7 +87,7 @@ def main() -> None:
                             )
                             peaks[name] = max(peaks.get(name, 0), server.peak_memory())
                 rows.append(row(size, callers, laps, peaks))
-                progress(f"  {rows[-1][5]} of Go, {rows[-1][7]} of Go that parses")
+                progress(f"  {rows[-1][5]} of Go, {rows[-1][7]} of Go that parses, {rows[-1][8]} of no standby")
     about = (
         f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}; {rounds} rounds of "
         f"{arguments.seconds:g} s each; a trivial static function; load generator: {load.name}.\n\n{weight}"
@@ -95,7 +101,7 @@ def main() -> None:
 
 def row(size: str, callers: int, laps: dict[str, Laps], peaks: dict[str, int]) -> list[str]:
     """One line of the table."""
-    ours, peer, parsing = laps["wrapper"], laps["go"], laps["parsing"]
+    ours, peer, parsing, on_demand = (laps[name] for name in ("wrapper", "go", "parsing", "no standby"))
     return [
         size,
         str(callers),
@@ -103,6 +109,8 @@ def row(size: str, callers: int, laps: dict[str, Laps], peaks: dict[str, int]) -
         f"{ours.rate / peer.rate:.2f}",
         ratios(ours.rates, peer.rates),
         f"{ours.rate / parsing.rate:.1f}",
+        f"{ours.rate / on_demand.rate:.2f}",
+        ratios(ours.rates, on_demand.rates),
         *(number(side.median(lambda sample: sample.p50_ms)) for side in (peer, ours)),
         *(number(side.median(lambda sample: sample.p99_ms)) for side in (peer, ours)),
         *(f"{side.ms_per_call(lambda sample: sample.own_cpu):.2f}" for side in (peer, ours)),
@@ -114,13 +122,16 @@ def weigh(wrapper: Path, function: Path, directory: Path) -> str:
     """Size, memory when idle, and the time from exec to SERVING as the probe sees it, its own start included."""
     probe = directory / "grpc-health-probe"
     probe.symlink_to(wrapper)
-    milliseconds: list[float] = []
+    milliseconds: dict[int, list[float]] = {0: [], 1: []}
     memory = 0
-    for number_of_start in range(STARTS):
+    for number_of_start in range(2 * STARTS):
         port = 20_000 + os.getpid() % 10_000 + number_of_start
+        standby = number_of_start % 2
         begin = time.perf_counter()
         with subprocess.Popen(
-            [wrapper, f"--port={port}", "--", function], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+            [wrapper, f"--port={port}", f"--standby={standby}", "--", function],
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
         ) as server:
             while subprocess.run(
                 [probe, "-addr", f"localhost:{port}"], stderr=subprocess.DEVNULL, check=False
@@ -128,15 +139,27 @@ def weigh(wrapper: Path, function: Path, directory: Path) -> str:
                 if time.perf_counter() - begin > _START_SECONDS:
                     server.kill()
                     raise BenchmarkError("the wrapper server does not start")
-            milliseconds.append((time.perf_counter() - begin) * 1e3)
+            milliseconds[standby].append((time.perf_counter() - begin) * 1e3)
             status = Path(f"/proc/{server.pid}/status").read_text()
             memory = max(memory, int(status.partition("VmRSS:")[2].split()[0]))
             server.terminate()
     return (
         f"{wrapper.stat().st_size / 1e6:.1f} MB on disk, {memory / 1024:.1f} MB resident when idle, "
-        f"{statistics.median(milliseconds):.1f} ms from exec to SERVING (median of {STARTS}, the probe's own start "
-        "included)."
+        f"{statistics.median(milliseconds[1]):.1f} ms from exec to SERVING (without standby "
+        f"{statistics.median(milliseconds[0]):.1f} ms; medians of {STARTS} in turns, the probe's own start included)."
     )
+
+
+def waiting_memory(wrapper: Path, directory: Path) -> str:
+    """What a process in standby adds to that, function by function: resident, and shared with nobody."""
+    found: list[str] = []
+    for function in programs.functions():
+        home = directory / f"waiting-{function.name}"
+        home.mkdir()
+        with Server(home, (str(wrapper), "--port=0", "--", str(function.executable))) as server:
+            time.sleep(_SETTLING_SECONDS)
+            found.append(f"{function.name} {server.memory_of_children() / 1e6:.1f}")
+    return f" A process in standby adds, in MB: {', '.join(found)}."
 
 
 def parse_arguments() -> argparse.Namespace:

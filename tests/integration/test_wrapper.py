@@ -394,7 +394,7 @@ async def test_one_line_for_each_call(pod: Pod) -> None:
         await client.evaluate(IMAGE, LIST)
     line = wrapper.wait_for_line("event=evaluated").string
     for part in (f"image={IMAGE}", "code=OK", "seconds=0.", "request_bytes=", "response_bytes=", "queue_seconds=0.",
-                 "start=", "exit=0", "log_bytes=6"):  # fmt: skip
+                 "process=", "exit=0", "log_bytes=6"):  # fmt: skip
         assert part in line
     quiet = pod.start("#!/bin/sh\nexec cat\n", "--verbosity=1")
     async with Client(quiet.address) as client:

@@ -82,7 +82,7 @@ async def test_it_serves_in_an_empty_read_only_root(empty_root: Path, proc: bool
             large = LIST + b"# " + b"x" * 3_000_000 + b"\n"
             assert (await client.evaluate(IMAGE, large)).resource_list == large
             # In standby as well; the end of the last call may not have led to the next start yet.
-            while not any(" start=standby " in line for line in wrapper.lines):
+            while not any(" process=standby " in line for line in wrapper.lines):
                 async with asyncio.timeout(20):
                     assert (await client.evaluate(IMAGE, LIST)).code == "OK"
         probe = subprocess.run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -60,7 +61,7 @@ async def test_each_call_is_served_by_the_process_that_waits_and_by_no_other(sta
             answer = await client.evaluate(IMAGE, LIST)
             assert (answer.code, answer.resource_list, answer.log) == ("OK", LIST, f"{waiting}\n".encode())
     assert starts(wrapper) == (5, 0)
-    wrapper.wait_for_line("event=evaluated .* start=standby ")
+    wrapper.wait_for_line("event=evaluated .* process=standby ")
 
 
 async def test_as_many_wait_as_are_wanted(start: Start) -> None:
@@ -122,7 +123,25 @@ async def test_a_call_with_a_trace_gets_a_process_of_its_own(tmp_path: Path, wra
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = client.channel.unary_unary(METHOD)
             response = await call(encode_request(IMAGE, LIST), timeout=10, metadata=(("traceparent", parent),))
             assert parent.encode() in response
-        wrapper.wait_for_line("start=on-demand")
+        wrapper.wait_for_line("process=on-demand")
+
+
+async def test_those_that_wait_give_way_to_a_call_that_lacks_descriptors(tmp_path: Path, wrapper_server: Path) -> None:
+    """A call with a trace cannot use them; it needs more descriptors than are left, and fewer than they hold."""
+    function = write_function(tmp_path, "function", COPY)
+    trace = (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
+    with WrapperProcess(
+        "--", str(function), program=str(wrapper_server), environment={"OTEL_TRACES_EXPORTER": "otlp"}
+    ) as wrapper:
+        async with Client(wrapper.address) as client:
+            assert (await client.evaluate(IMAGE, LIST)).code == "OK"
+            await eventually(lambda: len(children(wrapper.pid)) == 1, what="one waits")
+            (waiting,) = children(wrapper.pid)
+            limit = len(open_descriptors(wrapper.pid)) + 3
+            resource.prlimit(wrapper.pid, resource.RLIMIT_NOFILE, (limit, limit))
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = client.channel.unary_unary(METHOD)
+            assert LIST in await call(encode_request(IMAGE, LIST), timeout=10, metadata=trace)
+            assert waiting not in children(wrapper.pid)
 
 
 # --- who is not kept waiting --------------------------------------------------------------------------------------

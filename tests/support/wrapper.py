@@ -67,9 +67,9 @@ class MeteredWrapper(WrapperProcess):
         values = [line.rpartition(" ")[2] for line in lines if line.startswith(f"krm_wrapper_{series} ")]
         return float(values[0]) if values else None
 
-    def executions(self, start: str) -> int:
-        """How many processes that calls had were started so: `standby` or `on-demand`."""
-        return int(self.metric(f'executions_total{{start="{start}"}}') or 0)
+    def executions(self, process: str) -> int:
+        """How many executions there were by such a process: `standby` or `on-demand`."""
+        return int(self.metric(f'executions_total{{process="{process}"}}') or 0)
 
     def in_standby(self) -> int:
         """How many processes wait for their call."""

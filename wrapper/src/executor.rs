@@ -188,7 +188,7 @@ impl Ticket<'_> {
         let call = Call {
             function: Arc::clone(&executor.function),
             counts: Arc::clone(&executor.counts),
-            reserve: executor.reserve.clone().filter(|_| environment.is_none()),
+            reserve: executor.reserve.clone(),
             metrics: Arc::clone(&executor.metrics),
             image: image.to_owned(),
             input,
@@ -220,7 +220,6 @@ impl Ticket<'_> {
 struct Call {
     function: Arc<Function>,
     counts: Arc<Counts>,
-    /// None for a call with an environment of its own.
     reserve: Option<Arc<Reserve>>,
     metrics: Arc<Metrics>,
     image: String,
@@ -241,15 +240,20 @@ impl Call {
         let began = Instant::now();
         let (origin, ended) = self.execute();
         self.metrics.executed(origin, began.elapsed());
-        if let Some(reserve) = &self.reserve {
+        if let Some(reserve) = self.usable_reserve() {
             reserve.served();
         }
         (Some(origin), self.conclude(ended))
     }
 
+    /// None for a call with an environment of its own.
+    fn usable_reserve(&self) -> Option<&Reserve> {
+        self.reserve.as_deref().filter(|_| self.environment.is_none())
+    }
+
     /// By the process in standby, if there is one that is of use.
     fn execute(&self) -> (Origin, Result<Ended, Failure>) {
-        if let Some(reserve) = &self.reserve
+        if let Some(reserve) = self.usable_reserve()
             && let Some((process, identity)) = reserve.take()
         {
             let (child, feed) = process.feed(&self.input);
@@ -262,8 +266,14 @@ impl Call {
             }
             // It cannot have worked: it read nothing and wrote nothing.
         }
-        let started = self.function.start(self.environment.as_deref(), &self.input).map_err(Failure::Start);
-        let ended = started.and_then(|(child, feed)| execute(child, feed, &self.input, self.max_output, &self.stop));
+        let start = || self.function.start(self.environment.as_deref(), &self.input);
+        let started = start().or_else(|error| {
+            let gave_way = is_lack(&error) && self.reserve.as_ref().is_some_and(|reserve| reserve.give_way());
+            if gave_way { start() } else { Err(error) }
+        });
+        let ended = started
+            .map_err(Failure::Start)
+            .and_then(|(child, feed)| execute(child, feed, &self.input, self.max_output, &self.stop));
         (Origin::OnDemand, ended)
     }
 
@@ -305,10 +315,10 @@ impl Drop for StopWhenDropped {
 
 /// Why the kernel refused, in the words of someone who can mend it.
 fn cannot_start(image: &str, function: &Function, error: &io::Error) -> EvaluationError {
+    if is_lack(error) {
+        return EvaluationError::out_of_resources(image, &reason(error));
+    }
     let why = match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
-            return EvaluationError::out_of_resources(image, &reason(error));
-        }
         Some(libc::ENOENT) => {
             "the interpreter that its first line names, its dynamic loader, or the file itself is missing".into()
         }
@@ -317,6 +327,11 @@ fn cannot_start(image: &str, function: &Function, error: &io::Error) -> Evaluati
         _ => reason(error),
     };
     EvaluationError::cannot_execute(image, &function.entrypoint.name(), &why)
+}
+
+/// Of processes, memory or descriptors: it may be there later.
+fn is_lack(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE))
 }
 
 /// The system's words, without the number that is put after them.

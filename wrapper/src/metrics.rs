@@ -77,15 +77,21 @@ impl Metrics {
             &counts.exits,
         );
         let executions = counts.executions.iter().map(|(origin, times)| (origin.name(), times.count)).collect();
-        counter(&mut text, "executions", "Executions, by how their process was started", "start", &executions);
+        counter(
+            &mut text,
+            "executions",
+            "Executions, by process: started for the call, or one that waited for it",
+            "process",
+            &executions,
+        );
         let all = |histogram| [(String::new(), histogram)];
         let described = "From the request's arrival to its answer";
         histogram(&mut text, "evaluation_duration_seconds", described, all(&counts.duration));
         let described = "How long calls waited for their turn";
         histogram(&mut text, "queue_wait_seconds", described, all(&counts.queue_wait));
-        let described = "From a call's turn to the end of its process, by how that was started";
+        let described = "From a call's turn to the end of its process";
         let executions =
-            counts.executions.iter().map(|(origin, times)| (format!("start=\"{}\"", origin.name()), times));
+            counts.executions.iter().map(|(origin, times)| (format!("process=\"{}\"", origin.name()), times));
         histogram(&mut text, "execution_duration_seconds", described, executions);
         let single = |value: u64| BTreeMap::from([("", value)]);
         counter(&mut text, "request_bytes", "Requests received", "", &single(counts.request_bytes));
@@ -177,11 +183,11 @@ mod tests {
             "krm_wrapper_request_bytes_total 20",
             "krm_wrapper_executions_running 1",
             "krm_wrapper_executions_waiting 2",
-            "krm_wrapper_executions_total{start=\"standby\"} 1",
-            "krm_wrapper_executions_total{start=\"on-demand\"} 2",
-            "krm_wrapper_execution_duration_seconds_bucket{start=\"standby\",le=\"0.0025\"} 1",
-            "krm_wrapper_execution_duration_seconds_count{start=\"on-demand\"} 2",
-            "krm_wrapper_execution_duration_seconds_sum{start=\"standby\"} 0.002",
+            "krm_wrapper_executions_total{process=\"standby\"} 1",
+            "krm_wrapper_executions_total{process=\"on-demand\"} 2",
+            "krm_wrapper_execution_duration_seconds_bucket{process=\"standby\",le=\"0.0025\"} 1",
+            "krm_wrapper_execution_duration_seconds_count{process=\"on-demand\"} 2",
+            "krm_wrapper_execution_duration_seconds_sum{process=\"standby\"} 0.002",
             "krm_wrapper_standby_processes 3",
             "krm_wrapper_standby_memory_bytes 4096",
         ] {

@@ -59,8 +59,9 @@ impl Reserve {
 
     /// A process for a call that has its place, and the file that it is of; nothing when it must start one itself.
     pub fn take(&self) -> Option<(WaitingChild, Identity)> {
-        let identity = self.function.identity();
         let mut state = self.lock();
+        // Under full load there is nothing to compare with, and no call looks.
+        let identity = if state.standby.knows_a_file() { self.function.identity() } else { None };
         let mut taken = state.standby.take(identity, Instant::now());
         if matches!(taken.what, Take::Soon) {
             let is_starting = |state: &mut State| state.standby.is_starting();
@@ -86,6 +87,12 @@ impl Reserve {
         if is_news {
             self.tell(what);
         }
+    }
+
+    /// A call cannot start its process for lack of memory, processes or descriptors: these end. False if there are none.
+    pub fn give_way(&self) -> bool {
+        let ended = self.lock().standby.give_way();
+        !ended.is_empty()
     }
 
     /// An execution that one of these processes may serve has ended.

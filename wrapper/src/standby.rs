@@ -6,7 +6,7 @@
 //! - a call gets the oldest one that was started from the very file that is the function's executable now;
 //! - a function that ended or wrote before its input came is marked: none is started again from that file;
 //! - each is retired at a maximum age, and another takes its place; all go when the function was not called for a while;
-//! - a start that failed is tried again after the next call.
+//! - a start that failed is tried again after the next call, and all give way to a call that lacks what they hold.
 //!
 //! A pure state machine, for one function: `now` is an argument, a process is whatever the caller has for it, and it is
 //! the caller that starts and ends whom it is told to.
@@ -99,6 +99,11 @@ impl<P> Standby<P> {
         self.start != Start::None
     }
 
+    /// Whether it matters to a call which file is executed.
+    pub fn knows_a_file(&self) -> bool {
+        self.is_starting() || self.marked.is_some() || !self.waiting.is_empty()
+    }
+
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -174,6 +179,12 @@ impl<P> Standby<P> {
         let ended = self.remove(|waiting| waiting.since + max_age <= now);
         self.is_due |= !ended.is_empty();
         ended
+    }
+
+    /// A call lacks what they hold: all are to be ended, and the next one is started after the next answer.
+    pub fn give_way(&mut self) -> Vec<P> {
+        self.is_due = false;
+        self.remove(|_| true)
     }
 
     /// When to look again, though nothing happens until then.
@@ -375,6 +386,15 @@ mod tests {
     }
 
     #[test]
+    fn all_give_way_to_a_call_that_lacks_what_they_hold() {
+        let (mut standby, now) = with(3, &[1, 2], Instant::now());
+        assert_eq!(standby.give_way(), [1, 2]);
+        assert!(!standby.next_start(QUIET, now));
+        standby.answered();
+        assert!(standby.next_start(QUIET, now));
+    }
+
+    #[test]
     fn nothing_is_started_or_kept_after_the_end() {
         let (mut standby, now) = with(2, &[1], Instant::now());
         assert!(standby.next_start(QUIET, now));
@@ -394,6 +414,7 @@ mod tests {
         Started,
         Failed,
         Mark,
+        GiveWay,
         Pass(u64),
         End,
     }
@@ -406,6 +427,7 @@ mod tests {
             6 => Just(Event::Started),
             1 => Just(Event::Failed),
             1 => Just(Event::Mark),
+            1 => Just(Event::GiveWay),
             4 => (0..400_000_u64).prop_map(Event::Pass),
             1 => Just(Event::End),
         ]
@@ -446,6 +468,7 @@ mod tests {
                         gone.extend(standby.mark(FILE).1);
                         is_marked = true;
                     }
+                    Event::GiveWay => gone.extend(standby.give_way()),
                     Event::Pass(milliseconds) => {
                         // As the thread does: it wakes at each event on the way.
                         let end = now + Duration::from_millis(milliseconds);

@@ -106,7 +106,7 @@ impl Evaluation {
             .run(&record.image, request.resource_list, environment, Arc::clone(&call.start), |turn| {
                 *queue_wait = Some(turn.waited);
                 self.metrics.waited(turn.waited);
-                facts.extend(turn.origin.map(|origin| ("start", origin.name().to_owned())));
+                facts.extend(turn.origin.map(|origin| ("process", origin.name().to_owned())));
             })
             .await?;
         for failed in outcome.envelope.results.iter().filter(|result| result.is_error()) {
