@@ -27,6 +27,8 @@ use crate::verdict::verdict;
 use crate::workers::Workers;
 
 const ADMITTED_AHEAD: usize = 2;
+/// How long the first process in standby waits for somebody to ask whether we serve.
+const FIRST_QUESTION: Duration = Duration::from_millis(20);
 
 pub struct Limits {
     pub max_parallel: usize,
@@ -46,6 +48,7 @@ pub struct Executor {
     reserve: Option<Arc<Reserve>>,
     /// An answer is on its way, and nobody waits.
     answered: Arc<Notify>,
+    asked: Notify,
     metrics: Arc<Metrics>,
     limits: Limits,
 }
@@ -99,6 +102,7 @@ impl Executor {
             counts,
             reserve: reserve.transpose()?,
             answered: Arc::default(),
+            asked: Notify::new(),
             metrics,
             limits,
         })
@@ -128,7 +132,13 @@ impl Executor {
     pub async fn keep_standby(&self, is_eager: bool) {
         let Some(reserve) = &self.reserve else { return };
         if is_eager {
-            reserve.refill();
+            // Whoever asks at once whether we serve does not compete with it for a CPU.
+            let _ = tokio::time::timeout(FIRST_QUESTION, self.asked.notified()).await;
+            tokio::task::yield_now().await;
+            // A call that was faster has a process of its own, and its answer leads to the next one.
+            if self.entered() == 0 {
+                reserve.refill();
+            }
         }
         loop {
             self.answered.notified().await;
@@ -136,6 +146,11 @@ impl Executor {
             tokio::task::yield_now().await;
             reserve.refill();
         }
+    }
+
+    /// Somebody has been told that we serve.
+    pub fn asked(&self) {
+        self.asked.notify_one();
     }
 
     /// End the processes in standby, and start no other.

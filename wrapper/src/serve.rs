@@ -208,8 +208,7 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
     }
     tokio::spawn(clean_up(family, Arc::clone(&evaluation)));
     let standing_by = Arc::clone(&evaluation);
-    // The first one is started when this loop is free, so after the first look at the port. A call with a trace would not
-    // use it.
+    // A call with a trace would not use the first one, and who traces one call traces all.
     tokio::spawn(async move { standing_by.executor.keep_standby(!standing_by.passes_trace_on).await });
     let health = Arc::new(Health::new());
     let end = until_signal(Arc::clone(&health), Arc::clone(&evaluation), settings.shutdown_timeout, stop);

@@ -77,7 +77,12 @@ impl<V1: TonicService, V1Alpha: TonicService> Service<Request<Body>> for Router<
             }
             health::SERVICE => {
                 let (health, method) = (Arc::clone(&self.health), method.to_owned());
-                Box::pin(async move { Ok(health.serve(&method, request).await) })
+                let evaluation = Arc::clone(&self.evaluation);
+                Box::pin(async move {
+                    let answer = health.serve(&method, request).await;
+                    evaluation.executor.asked();
+                    Ok(answer)
+                })
             }
             "grpc.reflection.v1.ServerReflection" => Box::pin(self.reflection.call(request)),
             "grpc.reflection.v1alpha.ServerReflection" => Box::pin(self.old_reflection.call(request)),
