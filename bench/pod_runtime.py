@@ -1,8 +1,9 @@
 """A function's first call, from the call to its answer, beside what Kubernetes alone takes for the same pod.
 
-Runs in the network of the tests' cluster: `make bench-pods`. The two take turns: a first call for a function that has
-no pod (its image is on the node), then the very same pod, created and waited for with kubectl. Phases are those that
-the runner itself logs. See docs/performance.md.
+Runs in the network of the tests' cluster: `make bench-pods`. They take turns: a first call for a function that has no
+pod (its image is on the node), then the very same pod, created and waited for with kubectl, then a first call for the
+same function by a runner that delivers the wrapper server in ConfigMaps. Phases are those that the runners themselves
+log. See docs/performance.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import json
 import os
 import platform
+import random
 import re
 import statistics
 import subprocess
@@ -33,11 +35,12 @@ from support import function_images
 from support.calls import wish
 from support.client import Client
 from support.in_cluster import InCluster
-from support.kube import Json, Kube
+from support.kube import Json, Kube, wait_until
 from support.namespace import Namespace
 from support.push import Push
 from support.runner import RunnerProcess
-from support.site import LABEL, RESTRICTED, Site
+from support.site import ASKED_FOR, LABEL, RESTRICTED, WRAPPER_RIGHTS, Site
+from support.wrapper import packed_wrapper
 
 STARTS = 10
 WARM_CALLS = 200
@@ -45,7 +48,7 @@ _SECONDS = 60
 _PHASES = {
     "create": "until the API server has the pod",
     "schedule": "until it has a node",
-    "init": "until the wrapper server is copied",
+    "init": "until it is initialized: the wrapper server is copied, or was mounted",
     "run": "until its container runs",
     "healthy": "until the wrapper server answers",
 }
@@ -67,9 +70,11 @@ def main() -> None:
     with installation(cluster) as (site, push):
         function = function_images.catalog("set-namespace", "distroless")
         images = [push("set-namespace", function, tag=f"v{start}") for start in range(starts + 1)]
-        place = site.account()
-        runner = site.start(place, "--pod-ttl=10m", "--log-level=2")
-        measured = asyncio.run(measure(site, runner, images))
+        flags = ("--pod-ttl=10m", "--log-level=2")
+        packed = ("--wrapper-delivery=config-map", f"--wrapper-file={packed_wrapper()}")
+        runner = site.start(site.account(), *flags)
+        quicker = site.start(site.account("quicker", WRAPPER_RIGHTS), *flags, *packed)
+        measured = asyncio.run(measure(site, runner, quicker, images))
     rows = [row(name, milliseconds) for name, milliseconds in measured.items()]
     about = (
         f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}, Kubernetes {layout.KUBERNETES_VERSION}; "
@@ -105,33 +110,68 @@ def installation(cluster: FullCluster) -> Generator[tuple[Site, Push]]:
         yield site, push
 
 
-async def measure(site: Site, runner: RunnerProcess, images: list[str]) -> dict[str, list[float]]:
-    """What took how many milliseconds."""
+async def measure(
+    site: Site, runner: RunnerProcess, quicker: RunnerProcess, images: list[str]
+) -> dict[str, list[float]]:
+    """What took how many milliseconds; `quicker` is the runner whose pods have no init container."""
     first: list[float] = []
+    quick: list[float] = []
     peers: list[float] = []
-    phases: dict[str, list[float]] = {name: [] for name in _PHASES}
-    async with Client(runner.address) as client:
+    phases: dict[str, list[float]] = {}
+    quick_phases: dict[str, list[float]] = {}
+    async with Client(runner.address) as client, Client(quicker.address) as other:
         progress("the image is pulled")
         await call(client, images[0])
         warm = [await call(client, images[0]) for _ in range(WARM_CALLS)]
+        await call(other, images[0])
+        await asyncio.to_thread(delete_all, site)
         for count, image in enumerate(images[1:], start=1):
             progress(f"start {count} of {len(images) - 1}")
             first.append(await call(client, image))
-            pod = next(found for found in site.pods() if found["metadata"]["annotations"]["krm-runner/image"] == image)
-            for name, seconds in phases_of(runner, image).items():
-                phases.setdefault(name, []).append(seconds * 1e3)
+            pod = pod_of(site, image)
+            note(phases, runner, image)
             peers.append(await asyncio.to_thread(by_kubectl, site, pod, f"peer-{count}"))
             site.delete_pod(f"peer-{count}")
-            site.delete_pod(pod["metadata"]["name"])
-    total = phases.pop("total")
-    rest = [whole - start for whole, start in zip(first, total, strict=True)]
+            await asyncio.to_thread(delete_all, site)
+            quick.append(await call(other, image))
+            note(quick_phases, quicker, image)
+            await asyncio.to_thread(delete_all, site)
+    rest = [whole - start for whole, start in zip(first, phases.pop("total"), strict=True)]
+    quick_phases.pop("total")
     return {
         "**first call, from call to answer**": first,
         "image looked up; the function itself": rest,
-        **{f"{name}: {_PHASES[name]}": phases[name] for name in _PHASES if phases[name]},
+        **explained(phases),
         "**the same pod, created and Ready by kubectl**": peers,
+        "**first call, the wrapper server from ConfigMaps**": quick,
+        **{f"{name}, from ConfigMaps": times for name, times in explained(quick_phases).items()},
+        "**what that saves**": [slow - fast for slow, fast in zip(first, quick, strict=True)],
         "a further call": warm,
     }
+
+
+def delete_all(site: Site) -> None:
+    """The pods; then a moment, of another length each time: the kubelet looks at its containers once a second."""
+    for pod in site.pods():
+        site.delete_pod(pod["metadata"]["name"])
+    wait_until(lambda: not site.pods(), what="all pods are gone")
+    time.sleep(random.uniform(0.5, 1.5))
+
+
+def pod_of(site: Site, image: str) -> Json:
+    """The one that serves this image, and is not on its way out."""
+    return next(pod for pod in site.living() if pod["metadata"]["annotations"].get(ASKED_FOR) == image)
+
+
+def note(phases: dict[str, list[float]], runner: RunnerProcess, image: str) -> None:
+    """The phases of the start that a runner has just logged, in milliseconds."""
+    for name, seconds in phases_of(runner, image).items():
+        phases.setdefault(name, []).append(seconds * 1e3)
+
+
+def explained(phases: dict[str, list[float]]) -> dict[str, list[float]]:
+    """In their order, with what they are."""
+    return {f"{name}: {_PHASES[name]}": phases[name] for name in _PHASES if phases.get(name)}
 
 
 async def call(client: Client, image: str) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.layout import Layout
+from cluster.layout import KUBERNETES_VERSION, Layout
 from integration.conftest import Installation
 from krm_runner.app.doctor import examine
 from krm_runner.cli.doctor import runner_arguments
@@ -27,6 +27,8 @@ from support.server import free_port
 TEMPLATE = "kpt-function-eval-pod-template"
 ACCOUNT = "porch-fn-runner"
 COPY = "#!/bin/sh\ncat\n"
+BASE_NEEDS = (Need.ALWAYS, Need.TEMPLATE)
+WRAPPER = "example.com/wrapper:v1"
 
 
 class Doctor:
@@ -65,7 +67,7 @@ async def test_the_base_manifests_are_in_order(doctor: Doctor) -> None:
     assert (of(findings, State.FAIL), of(findings, State.WARN)) == ([], [])
     fine = of(findings, State.OK)
     for right in RIGHTS:
-        if right.need is not Need.PRIVATE_REGISTRIES:
+        if right.need in BASE_NEEDS:
             assert any(f" {right.resource} in " in line and right.verb in line for line in fine), right
     assert any("keeps the contract" in line for line in fine)
     assert f"a function pod is admitted in {doctor.base.functions} (dry run)" in fine
@@ -74,7 +76,7 @@ async def test_the_base_manifests_are_in_order(doctor: Doctor) -> None:
 
 @pytest.mark.parametrize(
     "right",
-    [right for right in RIGHTS if right.need is not Need.PRIVATE_REGISTRIES],
+    [right for right in RIGHTS if right.need in BASE_NEEDS],
     ids=lambda right: f"{right.verb}-{right.resource.replace('/', '-')}",
 )
 async def test_every_verb_that_is_missing_is_found(doctor: Doctor, right: Right) -> None:
@@ -107,13 +109,37 @@ async def test_private_registries_need_rights_of_their_own(
     assert (of(findings, State.FAIL), of(findings, State.WARN)) == ([], [])
 
 
+async def test_the_wrapper_server_in_config_maps_needs_rights_of_its_own(
+    api_server: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doctor: Doctor
+) -> None:
+    flags = ("--function-pod-template=", "--wrapper-delivery=config-map")
+    refused = [finding for finding in await doctor.look(*flags, wrapper=WRAPPER) if finding.state is State.FAIL]
+    assert [finding.what.split(":")[0] for finding in refused] == [
+        f"may not {verb} configmaps in {doctor.base.functions}"
+        for verb in ("create", "delete", "list", "patch", "watch")
+    ]
+    assert {finding.fix.split(",")[0] for finding in refused} == {"apply deploy/components/wrapper-config-map"}
+    delivered = Doctor(BaseInstallation(api_server, tmp_path, "overlays/wrapper-config-map"), monkeypatch)
+    findings = await delivered.look(*flags, wrapper=WRAPPER)
+    assert of(findings, State.FAIL) == []
+    assert f"the built-in pod template is used, with {WRAPPER} by config-map" in of(findings, State.OK)
+
+
+async def test_a_volume_that_the_cluster_does_not_know_is_found(doctor: Doctor) -> None:
+    flags = ("--function-pod-template=", "--wrapper-delivery=image-volume")
+    findings = of(await doctor.look(*flags, wrapper=WRAPPER), State.FAIL)
+    lost = "a function pod would lose its volume wrapper-server-tools: this Kubernetes does not know its kind"
+    assert findings == ([lost] if KUBERNETES_VERSION < "v1.35" else [])
+
+
 async def test_an_administrator_asks_for_the_account(doctor: Doctor) -> None:
     account = f"--account={doctor.base.system}/{ACCOUNT}"
     findings = await doctor.look(account, account="")
     assert (of(findings, State.FAIL), of(findings, State.WARN)) == ([], [])
     assert f'namespace {doctor.base.functions} enforces Pod Security "restricted"' in of(findings, State.OK)
     nobody = await doctor.look(f"--account={doctor.base.system}/default", account="")
-    assert len(of(nobody, State.FAIL)) == len([right for right in RIGHTS if right.is_required]) - 3
+    required = [right for right in RIGHTS if right.is_required and right.need in BASE_NEEDS]
+    assert len(of(nobody, State.FAIL)) == len(required)
 
 
 async def test_the_default_account_overlay_binds_the_default_account(

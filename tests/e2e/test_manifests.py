@@ -106,7 +106,7 @@ def test_the_pod_template_is_the_built_in_one(render: Render) -> None:
     assert template.warnings == ()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if "wrapper-" not in variant])
 def test_every_template_keeps_the_contract_and_has_the_runners_wrapper(render: Render, variant: str) -> None:
     manifests = render(variant)
     config_map = manifests[f"ConfigMap {SYSTEM}/kpt-function-eval-pod-template"]
@@ -123,7 +123,12 @@ def test_the_runner_takes_its_arguments(render: Render, variant: str) -> None:
     settings = parse_settings(container["args"], _environment(manifests))
     assert settings.pod is not None
     assert settings.pod.namespace == FUNCTIONS
-    assert settings.pod.template_config_map in key(manifests[f"ConfigMap {SYSTEM}/kpt-function-eval-pod-template"])
+    template = f"ConfigMap {SYSTEM}/kpt-function-eval-pod-template"
+    assert settings.pod.wrapper_delivery == (variant.partition("/wrapper-")[2] or "init-container")
+    if settings.pod.wrapper_delivery == "init-container":
+        assert settings.pod.template_config_map in key(manifests[template])
+    else:
+        assert (settings.pod.template_config_map, template in manifests) == ("", False)
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert str(settings.pod.cache_config.parent) in mounts
     assert not settings.registries.enabled or str(settings.registries.auth_secret_path.parent) in mounts
@@ -196,10 +201,15 @@ def test_the_roles_grant_what_is_used_and_no_more(render: Render, variant: str) 
             for resource in rule["resources"]:
                 place = (manifest["metadata"]["namespace"], resource)
                 granted[place] = granted.get(place, set()) | set(rule["verbs"])
-                if resource in ("configmaps", "secrets") and rule["verbs"] != ["create"]:
+                is_wrapper = place == (FUNCTIONS, "configmaps")
+                if resource in ("configmaps", "secrets") and rule["verbs"] != ["create"] and not is_wrapper:
                     assert rule.get("resourceNames"), f"{resource} of any name"
     expected: dict[tuple[str, str], set[str]] = {}
-    for right in rights_needed(template=True, private_registries="private-registries" in variant):
+    for right in rights_needed(
+        template="wrapper-" not in variant,
+        private_registries="private-registries" in variant,
+        wrapper_config_map="wrapper-config-map" in variant,
+    ):
         place = (SYSTEM if right.place is Place.OWN else FUNCTIONS, right.resource)
         expected.setdefault(place, set()).add(right.verb)
     assert granted == expected
@@ -231,6 +241,9 @@ def test_the_charts_values_are_all_in_its_schema_and_used() -> None:
         ("unknown=1", "unknown"),
         ("extraArgs[0]=nonsense", "extraArgs"),
         ("highAvailability.replicas=1", "replicas"),
+        ("wrapperDelivery=by-hand", "wrapperDelivery"),
+        ("wrapperDelivery=config-map,mesh.enabled=true", "wrapperDelivery"),
+        ("wrapperDelivery=image-volume,functionPods.runtimeClassName=gvisor", "wrapperDelivery"),
     ],
 )
 def test_the_chart_refuses_what_makes_no_sense(wrong: str, word: str) -> None:

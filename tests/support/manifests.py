@@ -31,6 +31,8 @@ VARIANTS = {
     "overlays/high-availability": ("highAvailability.enabled=true",),
     "overlays/no-network-policy": ("networkPolicy.enabled=false",),
     "overlays/default-service-account": ("serviceAccount.bindDefault=true",),
+    "overlays/wrapper-config-map": ("wrapperDelivery=config-map",),
+    "overlays/wrapper-image-volume": ("wrapperDelivery=image-volume",),
     "overlays/own-registry": (
         "images.runner=registry.example.com/krm-runner/function-runner:0.1.0",
         "images.wrapper=registry.example.com/krm-runner/wrapper-server:0.1.0",

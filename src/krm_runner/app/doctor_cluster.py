@@ -17,7 +17,7 @@ from krm_runner.core.errors import (
 )
 from krm_runner.core.finding import Finding, fail, ok, skip, warn
 from krm_runner.core.image_metadata import ImageMetadata
-from krm_runner.core.json_object import JsonObject, as_object, as_text
+from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 from krm_runner.core.pod_manifest import FunctionPod, reclaim_time, render
 from krm_runner.core.pod_template import PodTemplate, built_in_template, template_of
 from krm_runner.core.rights import Need, Place, Right, rights_needed
@@ -199,11 +199,23 @@ class ClusterDoctor:
             pull_secret=self._settings.registries.auth_secret_name if self._settings.registries.enabled else "",
         )
         path = f"/api/v1/namespaces/{self._functions}/pods"
+        pod = render(template, function).pod
         try:
-            await self._client.create(path, render(template, function).pod, query={"dryRun": "All"})
+            taken = await self._client.create(path, pod, query={"dryRun": "All"})
         except KubernetesError as error:
             return fail(
                 f"a function pod would be refused: {error}",
                 "the words of the API server say what to change: the role, the template, the namespace or its quota",
             )
+        if dropped := _volumes(pod) - _volumes(taken):
+            return fail(
+                f"a function pod would lose its volume {', '.join(sorted(dropped))}: "
+                "this Kubernetes does not know its kind",
+                "choose another --wrapper-delivery, or turn on the feature gate ImageVolume",
+            )
         return ok(f"a function pod is admitted in {self._functions} (dry run)")
+
+
+def _volumes(pod: JsonObject) -> set[str]:
+    volumes = as_list(as_object(pod.get("spec")).get("volumes"))
+    return {as_text(as_object(volume).get("name")) for volume in volumes}
