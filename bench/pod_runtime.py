@@ -1,9 +1,9 @@
 """A function's first call, from the call to its answer, beside what Kubernetes alone takes for the same pod.
 
 Runs in the network of the tests' cluster: `make bench-pods`. They take turns: a first call for a function that has no
-pod (its image is on the node), then the very same pod, created and waited for with kubectl, then a first call for the
-same function by a runner that delivers the wrapper server in ConfigMaps. Phases are those that the runners themselves
-log. See docs/performance.md.
+pod (its image is on the node), then the very same pod, created and waited for with kubectl; then both again by a runner
+that delivers the wrapper server in ConfigMaps. Phases are those that the runners themselves log. See
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import time
 import uuid
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from bench import table
@@ -48,15 +49,21 @@ _SECONDS = 60
 _PHASES = {
     "create": "until the API server has the pod",
     "schedule": "until it has a node",
-    "init": "until it is initialized: the wrapper server is copied, or was mounted",
-    "run": "until its container runs",
+    "init": "until it is initialized, the wrapper server copied",
+    "run": "until its container is seen running",
     "healthy": "until the wrapper server answers",
 }
+_REST = "image looked up; the function itself"
+_LISTENS = "from call to when the wrapper server serves, by its own log"
+_KUBECTL = "**the same pod, created and Ready by kubectl**"
 COLUMNS = (
     Column("", "", left=True),
-    Column("ms", "median"),
-    Column("ms", "lowest"),
-    Column("ms", "highest"),
+    Column("init container, ms", "median"),
+    Column("init container, ms", "lowest"),
+    Column("init container, ms", "highest"),
+    Column("ConfigMaps, ms", "median"),
+    Column("ConfigMaps, ms", "lowest"),
+    Column("ConfigMaps, ms", "highest"),
 )
 
 
@@ -72,14 +79,18 @@ def main() -> None:
         images = [push("set-namespace", function, tag=f"v{start}") for start in range(starts + 1)]
         flags = ("--pod-ttl=10m", "--log-level=2")
         packed = ("--wrapper-delivery=config-map", f"--wrapper-file={packed_wrapper()}")
-        runner = site.start(site.account(), *flags)
-        quicker = site.start(site.account("quicker", WRAPPER_RIGHTS), *flags, *packed)
-        measured = asyncio.run(measure(site, runner, quicker, images))
-    rows = [row(name, milliseconds) for name, milliseconds in measured.items()]
+        copied = Starts(site, site.start(site.account(), *flags))
+        mounted = Starts(site, site.start(site.account("mounted", WRAPPER_RIGHTS), *flags, *packed))
+        warm = asyncio.run(measure(site, copied, mounted, images))
+    names = [_REST, *(f"{name}: {_PHASES[name]}" for name in _PHASES), _LISTENS, _KUBECTL]
+    rows = [row("**first call, from call to answer**", copied.whole, mounted.whole)]
+    rows += [row(name, copied.rows.get(name, []), mounted.rows.get(name, [])) for name in names]
+    rows.append(row("a further call", warm, []))
+    saved = statistics.median(slow - fast for slow, fast in zip(copied.whole, mounted.whole, strict=True))
     about = (
         f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}, Kubernetes {layout.KUBERNETES_VERSION}; "
         f"{starts} first calls of set-namespace (Go), each for a function without a pod, its image on the node; and "
-        f"{WARM_CALLS} further calls."
+        f"{WARM_CALLS} further calls. Pair by pair, ConfigMaps save {number(saved)} ms of a first call (median)."
     )
     render = table.markdown if arguments.markdown or arguments.update else table.text
     rendered = f"{about}\n\n{render(COLUMNS, rows)}"
@@ -110,16 +121,38 @@ def installation(cluster: FullCluster) -> Generator[tuple[Site, Push]]:
         yield site, push
 
 
-async def measure(
-    site: Site, runner: RunnerProcess, quicker: RunnerProcess, images: list[str]
-) -> dict[str, list[float]]:
-    """What took how many milliseconds; `quicker` is the runner whose pods have no init container."""
-    first: list[float] = []
-    quick: list[float] = []
-    peers: list[float] = []
-    phases: dict[str, list[float]] = {}
-    quick_phases: dict[str, list[float]] = {}
-    async with Client(runner.address) as client, Client(quicker.address) as other:
+class Starts:
+    """First calls by one runner, in milliseconds: in all, by phase, and what is measured beside."""
+
+    def __init__(self, site: Site, runner: RunnerProcess) -> None:
+        self.address = runner.address
+        self.whole: list[float] = []
+        self.rows: dict[str, list[float]] = {}
+        self._site = site
+        self._runner = runner
+
+    async def one(self, client: Client, image: str, peer: str) -> None:
+        """A first call for this image, then the same pod by kubectl under another name; then both go."""
+        began = time.time()
+        whole = await call(client, image)
+        pod = next(pod for pod in self._site.living() if pod["metadata"]["annotations"].get(ASKED_FOR) == image)
+        phases = phases_of(self._runner, image)
+        self.whole.append(whole)
+        self._note(_REST, whole / 1e3 - phases.pop("total"))
+        for name, seconds in phases.items():
+            self._note(f"{name}: {_PHASES[name]}", seconds)
+        self._note(_KUBECTL, await asyncio.to_thread(by_kubectl, self._site, pod, peer))
+        self._note(_LISTENS, await asyncio.to_thread(listening_since, self._site, pod) - began)
+        self._site.delete_pod(peer)
+        await asyncio.to_thread(delete_all, self._site)
+
+    def _note(self, name: str, seconds: float) -> None:
+        self.rows.setdefault(name, []).append(seconds * 1e3)
+
+
+async def measure(site: Site, copied: Starts, mounted: Starts, images: list[str]) -> list[float]:
+    """First calls by both in turns; the times of further calls."""
+    async with Client(copied.address) as client, Client(mounted.address) as other:
         progress("the image is pulled")
         await call(client, images[0])
         warm = [await call(client, images[0]) for _ in range(WARM_CALLS)]
@@ -127,27 +160,21 @@ async def measure(
         await asyncio.to_thread(delete_all, site)
         for count, image in enumerate(images[1:], start=1):
             progress(f"start {count} of {len(images) - 1}")
-            first.append(await call(client, image))
-            pod = pod_of(site, image)
-            note(phases, runner, image)
-            peers.append(await asyncio.to_thread(by_kubectl, site, pod, f"peer-{count}"))
-            site.delete_pod(f"peer-{count}")
-            await asyncio.to_thread(delete_all, site)
-            quick.append(await call(other, image))
-            note(quick_phases, quicker, image)
-            await asyncio.to_thread(delete_all, site)
-    rest = [whole - start for whole, start in zip(first, phases.pop("total"), strict=True)]
-    quick_phases.pop("total")
-    return {
-        "**first call, from call to answer**": first,
-        "image looked up; the function itself": rest,
-        **explained(phases),
-        "**the same pod, created and Ready by kubectl**": peers,
-        "**first call, the wrapper server from ConfigMaps**": quick,
-        **{f"{name}, from ConfigMaps": times for name, times in explained(quick_phases).items()},
-        "**what that saves**": [slow - fast for slow, fast in zip(first, quick, strict=True)],
-        "a further call": warm,
-    }
+            await copied.one(client, image, f"peer-{count}")
+            await mounted.one(other, image, f"other-{count}")
+    return warm
+
+
+def listening_since(site: Site, pod: Json) -> float:
+    """When the wrapper server of a pod began to serve, by its own log."""
+    name = pod["metadata"]["name"]
+    # There is no log before the kubelet has looked.
+    site.functions.wait_until_running(name)
+    log = site.functions.logs(name, "function")
+    found = re.search(r"timestamp=(\S+) \S+ event=serving", log)
+    if found is None:
+        raise BenchmarkError("the wrapper server does not say since when it serves")
+    return datetime.fromisoformat(found[1]).timestamp()
 
 
 def delete_all(site: Site) -> None:
@@ -156,22 +183,6 @@ def delete_all(site: Site) -> None:
         site.delete_pod(pod["metadata"]["name"])
     wait_until(lambda: not site.pods(), what="all pods are gone")
     time.sleep(random.uniform(0.5, 1.5))
-
-
-def pod_of(site: Site, image: str) -> Json:
-    """The one that serves this image, and is not on its way out."""
-    return next(pod for pod in site.living() if pod["metadata"]["annotations"].get(ASKED_FOR) == image)
-
-
-def note(phases: dict[str, list[float]], runner: RunnerProcess, image: str) -> None:
-    """The phases of the start that a runner has just logged, in milliseconds."""
-    for name, seconds in phases_of(runner, image).items():
-        phases.setdefault(name, []).append(seconds * 1e3)
-
-
-def explained(phases: dict[str, list[float]]) -> dict[str, list[float]]:
-    """In their order, with what they are."""
-    return {f"{name}: {_PHASES[name]}": phases[name] for name in _PHASES if phases.get(name)}
 
 
 async def call(client: Client, image: str) -> float:
@@ -190,7 +201,7 @@ def phases_of(runner: RunnerProcess, image: str) -> dict[str, float]:
 
 
 def by_kubectl(site: Site, pod: Json, name: str) -> float:
-    """Milliseconds until Kubernetes calls a pod of the same specification Ready."""
+    """Seconds until Kubernetes calls a pod of the same specification Ready."""
     spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "serviceAccount")}
     labels = {key: value for key, value in pod["metadata"]["labels"].items() if key != LABEL}
     metadata = {"name": name, "namespace": site.functions.name, "labels": labels}
@@ -200,7 +211,7 @@ def by_kubectl(site: Site, pod: Json, name: str) -> float:
     kubectl(
         "wait", "--for=condition=Ready", f"--timeout={_SECONDS}s", f"--namespace={site.functions.name}", f"pod/{name}"
     )
-    return (time.perf_counter() - began) * 1e3
+    return time.perf_counter() - began
 
 
 def kubectl(*arguments: str, stdin: str = "") -> None:
@@ -212,9 +223,12 @@ def kubectl(*arguments: str, stdin: str = "") -> None:
         raise BenchmarkError(f"kubectl {arguments[0]} failed: {done.stderr.strip()}")
 
 
-def row(name: str, milliseconds: list[float]) -> list[str]:
-    """One line of the table."""
-    return [name, *(number(of(milliseconds)) for of in (statistics.median, min, max))]
+def row(name: str, copied: list[float], mounted: list[float]) -> list[str]:
+    """One line of the table; a phase that is not seen in one of the two has no figures there."""
+    return [
+        name,
+        *(number(of(each)) if each else "" for each in (copied, mounted) for of in (statistics.median, min, max)),
+    ]
 
 
 def parse_arguments() -> argparse.Namespace:
