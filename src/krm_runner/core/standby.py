@@ -75,8 +75,6 @@ class _Function(Generic[Process]):
 
     wanted: int = 0
     called: float = 0.0
-    identity: Identity | None = None
-    """Of its executable, when it was last looked at."""
     marked: Identity | None = None
     """Of the file that is of no use in standby."""
     failed: bool = False
@@ -100,16 +98,20 @@ class StandbyPolicy(Generic[Process]):
         """How many processes wait for a call."""
         return sum(len(function.waiting) for function in self._functions.values())
 
-    def called(self, name: str, *, wanted: int, identity: Identity | None, now: float) -> tuple[Process, ...]:
-        """A call of this function is over; the processes that it now has too many are to be ended."""
+    def called(self, name: str, *, wanted: int, now: float, identity: Identity | None = None) -> tuple[Process, ...]:
+        """A call of this function is over; the processes that it now has too many are to be ended.
+
+        What its executable is now need only be said of a function that is marked.
+        """
         if name not in self._functions:
             if not wanted:
                 return ()
             self._functions[name] = _Function()
         function = self._functions[name]
         function.called = now
-        function.identity = identity
         function.failed = False
+        if identity != function.marked and identity is not None:
+            function.marked = None
         return self.want(name, wanted)
 
     def want(self, name: str, wanted: int) -> tuple[Process, ...]:
@@ -123,6 +125,11 @@ class StandbyPolicy(Generic[Process]):
     def functions(self) -> tuple[str, ...]:
         """Those that have processes, or may get some."""
         return tuple(self._functions)
+
+    def has_waiting(self, name: str) -> bool:
+        """Whether a call may get one of this function."""
+        function = self._functions.get(name)
+        return function is not None and len(function.waiting) > 0
 
     def take(self, name: str, *, identity: Identity | None) -> Taken[Process]:
         """A call has its place, and wants a process."""
@@ -159,7 +166,7 @@ class StandbyPolicy(Generic[Process]):
         """It runs. False when it is not wanted any more, and is to be ended."""
         self._starting = None
         function = self._functions.get(name)
-        if function is None or not self._lacks(function, now) or identity == function.marked:
+        if function is None or not self._lacks(function, now):
             return False
         function.waiting.append(_Waiting(process, identity, now))
         self._newest, self._settled_at = process, now + self._limits.settling
@@ -180,10 +187,10 @@ class StandbyPolicy(Generic[Process]):
             function.waiting.remove(waiting)
         return self._end(ended)
 
-    def is_marked(self, name: str, identity: Identity) -> bool:
-        """Whether this file is known to be of no use in standby."""
+    def marked(self, name: str) -> Identity | None:
+        """The file of this function that is known to be of no use in standby."""
         function = self._functions.get(name)
-        return function is not None and function.marked == identity
+        return None if function is None else function.marked
 
     def expire(self, now: float) -> tuple[Process, ...]:
         """Those that are too old, or whose function is idle, are to be ended."""
@@ -227,8 +234,7 @@ class StandbyPolicy(Generic[Process]):
         return (
             len(function.waiting) < function.wanted
             and not function.failed
-            and function.identity is not None
-            and function.identity != function.marked
+            and function.marked is None
             and not self._is_idle(function, now)
         )
 

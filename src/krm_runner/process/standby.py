@@ -135,10 +135,10 @@ class Standby:
         if self._is_over or (not wanted and function not in self._commands):
             return
         self._commands[function] = argv
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        self._end_all(self._policy.called(function, wanted=wanted, identity=identity_of(argv[0]), now=now))
-        self._look_at(loop, now + _ANSWER_LEAVES)
+        identity = identity_of(argv[0]) if self._policy.marked(function) is not None else None
+        now = asyncio.get_running_loop().time()
+        self._end_all(self._policy.called(function, wanted=wanted, identity=identity, now=now))
+        self._look_soon()
 
     def configure(self, wanted: Callable[[str], int]) -> None:
         """The numbers changed."""
@@ -148,12 +148,11 @@ class Standby:
     def place_is_free(self) -> None:
         """Fewer processes have calls than before."""
         if self._commands:
-            loop = asyncio.get_running_loop()
-            self._look_at(loop, loop.time() + _ANSWER_LEAVES)
+            self._look_soon()
 
     def take(self, argv: Sequence[bytes], *, function: str) -> WaitingProcess | None:
         """A process for a call that has its place, and is ready to give it its input; the caller's from now on."""
-        if function not in self._commands:
+        if not self._policy.has_waiting(function):
             return None
         taken = self._policy.take(function, identity=identity_of(argv[0]))
         self._end_all(taken.ended)
@@ -170,7 +169,7 @@ class Standby:
 
     def spoiled(self, process: WaitingProcess, act: str) -> None:
         """A function is of no use in standby, as one of its processes showed."""
-        if not self._policy.is_marked(process.function, process.identity):
+        if self._policy.marked(process.function) != process.identity:
             _log.info("function not kept in standby", function=process.function, why=act)
         self._end_all(self._policy.mark(process.function, process.identity))
 
@@ -198,6 +197,12 @@ class Standby:
         for process in self._alive:
             if process.pid is not None:
                 process.child.kill_group()
+
+    def _look_soon(self) -> None:
+        """Unless calls wait: then it would be in vain, and the last of them ends like this one."""
+        if not self._queued():
+            loop = asyncio.get_running_loop()
+            self._look_at(loop, loop.time() + _ANSWER_LEAVES)
 
     def _look_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         """Look again then, or earlier."""
