@@ -14,16 +14,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use crate::envelope::Envelope;
+use crate::call::{Call, Origin, Outcome, cannot_start};
 use crate::errors::EvaluationError;
 use crate::load::Counts;
 use crate::metrics::Metrics;
 use crate::process::child::Function;
-use crate::process::execution::{Ended, Failure, execute};
 use crate::process::{Start, Stop};
 use crate::reserve::{Census, Reserve};
 use crate::standby::{Load, Terms};
-use crate::verdict::verdict;
 use crate::workers::Workers;
 
 const ADMITTED_AHEAD: usize = 2;
@@ -59,33 +57,10 @@ pub struct Ticket<'a> {
     arrived: Instant,
 }
 
-/// Where the process of a call came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
-    OnDemand,
-    Standby,
-}
-
-impl Origin {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OnDemand => "on-demand",
-            Self::Standby => "standby",
-        }
-    }
-}
-
 /// How long a call waited for its turn, and how its process came, if there was one.
 pub struct Turn {
     pub waited: Duration,
     pub origin: Option<Origin>,
-}
-
-/// What a function that succeeded left.
-pub struct Outcome {
-    pub stdout: Vec<u8>,
-    pub stderr: Vec<u8>,
-    pub envelope: Envelope,
 }
 
 impl Executor {
@@ -231,85 +206,6 @@ impl Ticket<'_> {
     }
 }
 
-/// Everything that a worker needs to know.
-struct Call {
-    function: Arc<Function>,
-    counts: Arc<Counts>,
-    reserve: Option<Arc<Reserve>>,
-    metrics: Arc<Metrics>,
-    image: String,
-    input: Bytes,
-    environment: Option<Vec<CString>>,
-    max_output: usize,
-    message_limit: usize,
-    start: Arc<Start>,
-    stop: Arc<Stop>,
-}
-
-impl Call {
-    fn run(self) -> (Option<Origin>, Result<Outcome, EvaluationError>) {
-        let _running = self.counts.run();
-        if !self.start.begin() {
-            return (None, Err(self.over(false)));
-        }
-        let began = Instant::now();
-        let (origin, ended) = self.execute();
-        self.metrics.executed(origin, began.elapsed());
-        if let Some(reserve) = self.usable_reserve() {
-            reserve.served();
-        }
-        (Some(origin), self.conclude(ended))
-    }
-
-    /// None for a call with an environment of its own.
-    fn usable_reserve(&self) -> Option<&Reserve> {
-        self.reserve.as_deref().filter(|_| self.environment.is_none())
-    }
-
-    /// By the process in standby, if there is one that is of use.
-    fn execute(&self) -> (Origin, Result<Ended, Failure>) {
-        if let Some(reserve) = self.usable_reserve()
-            && let Some((process, identity)) = reserve.take()
-        {
-            let (child, feed) = process.feed(&self.input);
-            let ended = execute(child, feed, &self.input, self.max_output, &self.stop);
-            let Ok(Ended { ignored_input: true, stdout, .. }) = &ended else { return (Origin::Standby, ended) };
-            let is_answer = !stdout.is_empty();
-            reserve.mark(identity, if is_answer { "wrote to stdout" } else { "ended" });
-            if is_answer {
-                return (Origin::Standby, ended);
-            }
-            // It cannot have worked: it read nothing and wrote nothing.
-        }
-        let start = || self.function.start(self.environment.as_deref(), &self.input);
-        let started = start().or_else(|error| {
-            let gave_way = is_lack(&error) && self.reserve.as_ref().is_some_and(|reserve| reserve.give_way());
-            if gave_way { start() } else { Err(error) }
-        });
-        let ended = started
-            .map_err(Failure::Start)
-            .and_then(|(child, feed)| execute(child, feed, &self.input, self.max_output, &self.stop));
-        (Origin::OnDemand, ended)
-    }
-
-    fn conclude(&self, ended: Result<Ended, Failure>) -> Result<Outcome, EvaluationError> {
-        let ended = ended.map_err(|failure| match failure {
-            Failure::Start(error) => cannot_start(&self.image, &self.function, &error),
-            Failure::OutputLimit(written) => {
-                EvaluationError::output_too_large(&self.image, written, self.max_output, self.message_limit)
-            }
-            Failure::Stopped => self.over(true),
-        })?;
-        let envelope = verdict(&self.image, ended.exit, &ended.stdout, &ended.stderr, &|| self.stop.is_set())?;
-        Ok(Outcome { stdout: ended.stdout, stderr: ended.stderr, envelope })
-    }
-
-    /// Whoever ended the call may have an answer of their own, and then nobody reads this.
-    fn over(&self, is_started: bool) -> EvaluationError {
-        EvaluationError::shutting_down(&self.image, is_started)
-    }
-}
-
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let executor = self.executor;
@@ -326,31 +222,4 @@ impl Drop for StopWhenDropped {
     fn drop(&mut self) {
         self.0.set();
     }
-}
-
-/// Why the kernel refused, in the words of someone who can mend it.
-fn cannot_start(image: &str, function: &Function, error: &io::Error) -> EvaluationError {
-    if is_lack(error) {
-        return EvaluationError::out_of_resources(image, &reason(error));
-    }
-    let why = match error.raw_os_error() {
-        Some(libc::ENOENT) => {
-            "the interpreter that its first line names, its dynamic loader, or the file itself is missing".into()
-        }
-        Some(libc::EACCES) => "it is not executable for this user; chmod +x it".into(),
-        Some(libc::ENOEXEC) => "bad format: neither a program for this machine nor a script that starts with #!".into(),
-        _ => reason(error),
-    };
-    EvaluationError::cannot_execute(image, &function.entrypoint.name(), &why)
-}
-
-/// Of processes, memory or descriptors: it may be there later.
-fn is_lack(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE))
-}
-
-/// The system's words, without the number that is put after them.
-fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

@@ -10,6 +10,7 @@
 //! `applets` are the other programs that this one is when it is called by their names.
 
 pub mod applets;
+pub mod call;
 pub mod entrypoint;
 pub mod envelope;
 pub mod errors;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::executor::Origin;
+use crate::call::Origin;
 use crate::reserve::Census;
 use crate::standby::Load;
 

@@ -135,6 +135,12 @@ impl Settings {
         };
         let variable = |name: &str| std::env::var(name).ok();
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let standby = Terms {
+            wanted: number("standby", 0, MAX_STANDBY)?,
+            cpus,
+            max_age: lasting("standby-max-age")?,
+            idle: lasting("standby-idle")?,
+        };
         log::set_verbosity(u8::try_from(number("verbosity", 0, 255)?).unwrap_or(u8::MAX));
         Ok(Self {
             port: u16::try_from(number("port", 0, 65535)?).unwrap_or(0),
@@ -144,12 +150,7 @@ impl Settings {
                 set => set,
             },
             max_waiting: number("max-queue-length", 0, 1_000_000)?,
-            standby: match number("standby", 0, MAX_STANDBY)? {
-                0 => None,
-                wanted => {
-                    Some(Terms { wanted, cpus, max_age: lasting("standby-max-age")?, idle: lasting("standby-idle")? })
-                }
-            },
+            standby: Some(standby).filter(|terms| terms.wanted > 0),
             default_timeout: duration("default-timeout")?,
             shutdown_timeout: duration("shutdown-timeout")?,
             passes_trace_on: variable("OTEL_TRACES_EXPORTER")

@@ -1,0 +1,149 @@
+//! One call that has its turn: which process serves it, and what its ending means.
+//!
+//! A process in standby if there is one that is of use, else one on demand; whoever calls does not notice which.
+
+use std::ffi::CString;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::envelope::Envelope;
+use crate::errors::EvaluationError;
+use crate::load::Counts;
+use crate::metrics::Metrics;
+use crate::process::child::Function;
+use crate::process::execution::{Ended, Failure, execute};
+use crate::process::{Start, Stop};
+use crate::reserve::Reserve;
+use crate::verdict::verdict;
+
+/// Where the process of a call came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    OnDemand,
+    Standby,
+}
+
+impl Origin {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on-demand",
+            Self::Standby => "standby",
+        }
+    }
+}
+
+/// What a function that succeeded left.
+pub struct Outcome {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub envelope: Envelope,
+}
+
+/// Everything that a worker needs to know.
+pub struct Call {
+    pub function: Arc<Function>,
+    pub counts: Arc<Counts>,
+    pub reserve: Option<Arc<Reserve>>,
+    pub metrics: Arc<Metrics>,
+    pub image: String,
+    pub input: Bytes,
+    pub environment: Option<Vec<CString>>,
+    pub max_output: usize,
+    pub message_limit: usize,
+    pub start: Arc<Start>,
+    pub stop: Arc<Stop>,
+}
+
+impl Call {
+    pub fn run(self) -> (Option<Origin>, Result<Outcome, EvaluationError>) {
+        let _running = self.counts.run();
+        if !self.start.begin() {
+            return (None, Err(self.over(false)));
+        }
+        let began = Instant::now();
+        let (origin, ended) = self.execute();
+        self.metrics.executed(origin, began.elapsed());
+        if let Some(reserve) = self.usable_reserve() {
+            reserve.served();
+        }
+        (Some(origin), self.conclude(ended))
+    }
+
+    /// None for a call with an environment of its own.
+    fn usable_reserve(&self) -> Option<&Reserve> {
+        self.reserve.as_deref().filter(|_| self.environment.is_none())
+    }
+
+    /// By the process in standby, if there is one that is of use.
+    fn execute(&self) -> (Origin, Result<Ended, Failure>) {
+        if let Some(reserve) = self.usable_reserve()
+            && let Some((process, identity)) = reserve.take()
+        {
+            let (child, feed) = process.feed(&self.input);
+            let ended = execute(child, feed, &self.input, self.max_output, &self.stop);
+            let Ok(Ended { ignored_input: true, stdout, .. }) = &ended else { return (Origin::Standby, ended) };
+            let is_answer = !stdout.is_empty();
+            reserve.mark(identity, if is_answer { "wrote to stdout" } else { "ended" });
+            if is_answer {
+                return (Origin::Standby, ended);
+            }
+            // It cannot have worked: it read nothing and wrote nothing.
+        }
+        let start = || self.function.start(self.environment.as_deref(), &self.input);
+        let started = start().or_else(|error| {
+            let gave_way = is_lack(&error) && self.reserve.as_ref().is_some_and(|reserve| reserve.give_way());
+            if gave_way { start() } else { Err(error) }
+        });
+        let ended = started
+            .map_err(Failure::Start)
+            .and_then(|(child, feed)| execute(child, feed, &self.input, self.max_output, &self.stop));
+        (Origin::OnDemand, ended)
+    }
+
+    fn conclude(&self, ended: Result<Ended, Failure>) -> Result<Outcome, EvaluationError> {
+        let ended = ended.map_err(|failure| match failure {
+            Failure::Start(error) => cannot_start(&self.image, &self.function, &error),
+            Failure::OutputLimit(written) => {
+                EvaluationError::output_too_large(&self.image, written, self.max_output, self.message_limit)
+            }
+            Failure::Stopped => self.over(true),
+        })?;
+        let envelope = verdict(&self.image, ended.exit, &ended.stdout, &ended.stderr, &|| self.stop.is_set())?;
+        Ok(Outcome { stdout: ended.stdout, stderr: ended.stderr, envelope })
+    }
+
+    /// Whoever ended the call may have an answer of their own, and then nobody reads this.
+    fn over(&self, is_started: bool) -> EvaluationError {
+        EvaluationError::shutting_down(&self.image, is_started)
+    }
+}
+
+/// Why the kernel refused, in the words of someone who can mend it.
+pub fn cannot_start(image: &str, function: &Function, error: &io::Error) -> EvaluationError {
+    if is_lack(error) {
+        return EvaluationError::out_of_resources(image, &reason(error));
+    }
+    let why = match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            "the interpreter that its first line names, its dynamic loader, or the file itself is missing".into()
+        }
+        Some(libc::EACCES) => "it is not executable for this user; chmod +x it".into(),
+        Some(libc::ENOEXEC) => "bad format: neither a program for this machine nor a script that starts with #!".into(),
+        _ => reason(error),
+    };
+    EvaluationError::cannot_execute(image, &function.entrypoint.name(), &why)
+}
+
+/// Of processes, memory or descriptors: it may be there later.
+fn is_lack(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE))
+}
+
+/// The system's words, without the number that is put after them.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
