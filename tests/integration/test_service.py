@@ -118,6 +118,33 @@ def test_the_pod_runtime_says_what_it_needs(tmp_path: Path) -> None:
     assert "--disable-runtimes=pod" in no_cluster.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--wrapper-delivery=config-map", "--wrapper-file=/nowhere/packed"],
+            "cannot read /nowhere/packed: No such file or directory "
+            "(--wrapper-file, for --wrapper-delivery=config-map)",
+        ),
+        (
+            ["--wrapper-delivery=config-map", "--wrapper-file=/etc/passwd"],
+            "--wrapper-file: /etc/passwd is no program for Linux; `make wrapper` builds it",
+        ),
+        (
+            ["--wrapper-delivery=config-map", "--function-pod-template=mine"],
+            "--wrapper-delivery=config-map is for the built-in pod template only, and --function-pod-template names "
+            "another: leave out one of the two",
+        ),
+    ],
+)
+def test_a_delivery_of_the_wrapper_that_cannot_be_is_refused(tmp_path: Path, flags: list[str], message: str) -> None:
+    (tmp_path / "cache.yaml").write_text("[]")
+    environment = {"WRAPPER_SERVER_IMAGE": "example.com/wrapper:v1", "HOME": str(tmp_path)}
+    quiet = ("--disable-runtimes=exec", "--pod-cache-config=cache.yaml")
+    done = run_cli("serve", *quiet, *flags, cwd=tmp_path, environment=environment)
+    assert (done.returncode, done.stderr) == (2, f"krm-runner serve: {message}\n")
+
+
 def test_the_command_line_teaches(tmp_path: Path) -> None:
     for argv in (["--help"], ["serve", "--help"], ["--version"], ["serve", "--version"], ["version"]):
         done = run_cli(*argv, cwd=tmp_path)

@@ -13,7 +13,7 @@ from images.__main__ import cache_directory
 from images.debian import PackageError
 from images.function_runner import Parts
 from support.machine import missing
-from support.wrapper import built_wrapper
+from support.wrapper import built_wrapper, packed_wrapper
 
 # In a mount namespace of its own: the new root with /dev, /proc and a /tmp of its own, the rest read-only.
 _ENTER = """
@@ -35,6 +35,7 @@ exec env -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 HOME=/tmp PYTHONDONTW
 
 def built_runner_image() -> Parts:
     """Built now; what it is made from is fetched once."""
+    packed_wrapper()
     try:
         return function_runner.build(built_wrapper(), cache_directory())
     except PackageError as error:

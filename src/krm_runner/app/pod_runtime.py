@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from krm_runner.app.images import open_images
-from krm_runner.core.errors import KrmRunnerError
+from krm_runner.core.errors import ConfigurationError, KrmRunnerError
 from krm_runner.core.image_metadata import Platform
 from krm_runner.core.json_object import JsonObject
 from krm_runner.core.pod_cache_config import FunctionConfig
@@ -66,7 +66,12 @@ def wrapper_parts(settings: PodSettings) -> tuple[Part, ...]:
     """Reads --wrapper-file, where pods get it from the runner; ConfigurationError when it is missing or broken."""
     if settings.wrapper_delivery != "config-map":
         return ()
-    return parts_of(read_bounded(settings.wrapper_file), source=str(settings.wrapper_file))
+    path = settings.wrapper_file
+    try:
+        content = read_bounded(path)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error} (--wrapper-file, for --wrapper-delivery=config-map)") from error
+    return parts_of(content, source=str(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The ways in which the wrapper server comes into a function pod.
 
 An init container copies it, as in Porch: every cluster can do that, and it has to be started and seen to end before the
-function's own container is, by a kubelet that looks at containers once a second. A volume has it when the pod starts: of
-ConfigMaps that the runner keeps, or of the wrapper image itself where the cluster can mount images.
+function's own container is, by a kubelet that looks at containers once a second. A volume has it when the pod starts:
+of ConfigMaps that the runner keeps, or of the wrapper image itself where the cluster can mount images.
 """
 
 from __future__ import annotations

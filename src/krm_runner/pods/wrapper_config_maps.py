@@ -123,6 +123,7 @@ class WrapperConfigMaps:
         """See `kube.reflector.Copy`."""
         found = [facts for facts in map(facts_of, objects) if facts is not None]
         self._seen = {facts.name: facts for facts in found}
+        self._checked &= {facts.uid for facts in found}
         self._news.set()
 
     def changed(self, kind: ChangeKind, found: JsonObject) -> None:

@@ -182,3 +182,16 @@ async def test_one_of_the_name_that_holds_something_else_is_not_used(site: Site,
         assert site.pods() == []
         site.functions.kube.delete(site.functions.path(f"configmaps/{names()[0]}"))
         await until_ok(client, image)
+
+
+async def test_a_pod_that_waits_for_one_in_vain_says_so(site: Site, image: str) -> None:
+    """Without the right to watch the runner does not hear that it was deleted."""
+    runner = start(site, "--pod-start-timeout=8s", rights=Rights(wrapper_config_maps=("create",)))
+    await eventually(lambda: sorted(config_maps(site)) == names(), what="they are there")
+    site.functions.kube.delete(site.functions.path(f"configmaps/{names()[0]}"))
+    async with Client(runner.address) as client:
+        refused = await client.evaluate(image, wish())
+    assert (refused.code, refused.reason) == ("UNAVAILABLE", "POD_NOT_STARTED"), refused
+    assert "FailedMount" in refused.message
+    assert names()[0] in refused.message
+    assert "the runner makes this ConfigMap again when somebody deletes it" in refused.message
