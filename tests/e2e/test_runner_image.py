@@ -178,5 +178,14 @@ def test_the_dockerfile_makes_the_same_image() -> None:
     assert labels == {**dict(LABELS), "org.opencontainers.image.version": "${VERSION}"}
     build = text.partition(" AS build")[2]
     copied = {word for line in re.findall(r"^COPY (?!--)(.*)$", build, re.MULTILINE) for word in line.split()[:-1]}
-    assert copied == {"requirements", "pyproject.toml", "LICENSE", "config.yaml", "src", "functions", "images"}
-    assert "RUN python -m images --root /image" in build
+    assert copied == {
+        "requirements",
+        "pyproject.toml",
+        "LICENSE",
+        "config.yaml",
+        "src",
+        "functions",
+        "images",
+        "wrapper/pack.py",
+    }
+    assert "RUN python wrapper/pack.py && python -m images --root /image" in build
