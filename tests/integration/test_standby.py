@@ -200,6 +200,17 @@ async def test_one_that_ends_without_a_look_at_its_large_input_is_run_again_too(
     assert (outcome.origin, outcome.exit_code) == ("on-demand", 3)
 
 
+async def test_one_that_answers_without_a_look_at_its_input_is_believed_once(functions: Functions) -> None:
+    functions.install("generator", "#!/bin/sh\nsleep 0.3\necho answer\n")
+    await functions.call("generator")
+    await functions.has("generator", 1)
+    outcome = await functions.call("generator")
+    assert (outcome.origin, outcome.stdout) == ("standby", b"answer\n")
+    await asyncio.sleep(0.1)
+    assert functions.standby.pids == set()
+    assert (await functions.call("generator")).origin == "on-demand"
+
+
 async def test_one_that_reads_a_little_and_fails_is_believed(functions: Functions) -> None:
     functions.install("picky", "#!/bin/sh\nread line\nexit 4\n")
     await functions.call("picky")

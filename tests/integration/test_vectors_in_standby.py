@@ -20,13 +20,13 @@ def names(text: str) -> frozenset[str]:
 ACTS_EARLY = names(
     """
     exit-1-with-results-in-json exit-1-with-results-of-v1alpha1 exit-1-with-results-of-wrong-types
-    exit-1-without-a-word exit-255 exit-3-with-stderr grandchild-of-a-failed-function input-ignored
+    exit-1-without-a-word exit-255 exit-3-with-stderr grandchild-of-a-failed-function input-closed-early input-ignored
     killed-by-sigkill killed-by-sigsegv log-cut-to-fit no-arguments ok-with-log output-before-input
     process-group-of-its-own signals-are-default stderr-not-utf8 stderr-not-utf8-in-an-error
     stderr-of-20-mb-and-exit-1 stderr-of-200-kb stderr-of-many-bytes-to-encode stdout-over-the-limit
     """
 )
-"""Their functions end or write before they read."""
+"""Their functions end or write before they read, or without reading."""
 
 CANNOT_START = names(
     """

@@ -35,8 +35,8 @@ class Ended:
     """As the process gave it; minus the number of the signal that killed it."""
     stdout: bytes
     stderr: bytes
-    untouched: bool = False
-    """It read nothing of its input and wrote nothing to stdout; only known of a process that had waited for it."""
+    read_nothing: bool = False
+    """There was input, and it did not look at it; only known of a process that had waited for it."""
 
 
 class Execution:
@@ -164,8 +164,8 @@ class Execution:
         if self._over:
             return
         exit_code = os.waitstatus_to_exitcode(child.reap_leader())
-        untouched = 0 < self._written == child.unread_input() and not self._chunks
-        ended = Ended(exit_code, b"".join(self._chunks), self._log.value(), untouched)
+        read_nothing = 0 < self._written == child.unread_input()
+        ended = Ended(exit_code, b"".join(self._chunks), self._log.value(), read_nothing)
         self.stop()
         if not self.result.done():
             self.result.set_result(ended)

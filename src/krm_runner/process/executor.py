@@ -193,7 +193,7 @@ class Executor:
             execution.stop()
 
     async def _run_waiting(self, process: WaitingProcess, stdin: bytes | memoryview, max_output: int) -> Ended | None:
-        """In a process that was there before; None, and the place kept, when it ended without a look at its input."""
+        """In a process that was there before; None, and the place kept, when it ended without reading or writing."""
         place = _Place(self._on_free)
 
         def gone(execution: Execution) -> None:
@@ -210,10 +210,11 @@ class Executor:
             execution.stop()
             place.leave()
             raise
-        if ended.untouched and self.standby is not None:
-            # It had decided to end before it was taken: what it would say with its input is not known yet.
+        if ended.read_nothing and self.standby is not None:
             self.standby.spoiled(process, "it ended without a look at its input")
-            return None
+            if not ended.stdout:
+                # It had decided to end before it was taken: what a call would get from another is not known yet.
+                return None
         place.leave()
         return ended
 
