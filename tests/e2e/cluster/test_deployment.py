@@ -16,7 +16,7 @@ from cluster.full import FullCluster
 from cluster.layout import FIRST_SERVICE_ADDRESS, full
 from images.__main__ import wrapper_server_image
 from images.oci import Image, single_layer
-from krm_runner.core.rights import RIGHTS, Need, Place, Right
+from krm_runner.core.rights import Place, Right, rights_needed
 from support import function_images
 from support.calls import wish
 from support.certificates import Authority
@@ -169,9 +169,11 @@ ELSEWHERE = {("get", "pods/log")}
 """Needed only for a container that ends without a word, which no function container does: see test_rights.py."""
 
 
+OF_THE_BASE = tuple(rights_needed(template=True, private_registries=False))
+
+
 def verbs(*, of: Container[tuple[str, str]]) -> list[Right]:
-    base = (right for right in RIGHTS if right.need is not Need.PRIVATE_REGISTRIES)
-    return [right for right in base if (right.verb, right.resource) in of]
+    return [right for right in OF_THE_BASE if (right.verb, right.resource) in of]
 
 
 def name_of(right: Right) -> str:
@@ -179,8 +181,7 @@ def name_of(right: Right) -> str:
 
 
 def test_every_verb_has_its_test() -> None:
-    needed = {(right.verb, right.resource) for right in RIGHTS if right.need is not Need.PRIVATE_REGISTRIES}
-    assert needed == {*BLOCKS, *HOLDS_UP, *SAYS, *ELSEWHERE}
+    assert {(right.verb, right.resource) for right in OF_THE_BASE} == {*BLOCKS, *HOLDS_UP, *SAYS, *ELSEWHERE}
 
 
 @pytest.mark.parametrize("right", verbs(of=BLOCKS), ids=name_of)
