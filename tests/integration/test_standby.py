@@ -383,12 +383,18 @@ async def test_a_call_that_lacks_descriptors_gets_those_of_processes_in_standby(
     await functions.call("waits", wanted=2)
     await functions.has("waits", 2)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    opened = [int(name) for name in os.listdir("/proc/self/fd")]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(opened) + 1, hard))
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    fillers: list[int] = []
     try:
+        # No number is free below the limit.
+        while not fillers or fillers[-1] < highest:
+            fillers.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1, hard))
         outcome = await functions.call("copy", b"input", wanted=0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
     assert (outcome.exit_code, outcome.stdout) == (0, b"input")
     await functions.has("waits", 0)
 
