@@ -21,6 +21,7 @@ from support.kube import Json, wait_until
 from support.manifests import Manifest, kubectl, moved
 from support.namespace import Namespace
 from support.runner_image import built_runner_image
+from support.server import listens
 
 RUNNER, WRAPPER = "krm-runner/function-runner:0.1.0", "krm-runner/wrapper-server:0.1.0"
 _BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -58,9 +59,10 @@ class Deployed:
         return [cast(Manifest, document) for document in yaml.safe_load_all(text) if document]
 
     def install(self, manifests: Sequence[Manifest]) -> None:
-        """Apply, and wait until the runner is ready."""
+        """Apply, and wait until the runner is ready, and its Service leads there."""
         self.apply(*self.adapted(manifests))
         self.wait_for_rollout()
+        wait_until(lambda: listens(self.address), what="the Service leads to the runner")
 
     def apply(self, *manifests: Manifest) -> None:
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=yaml.safe_dump_all(manifests))

@@ -24,6 +24,16 @@ def free_port() -> int:
         return cast(int, probe.getsockname()[1])
 
 
+def listens(address: str) -> bool:
+    """Whether somebody takes connections at host:port."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 class ServerProcess:
     """Started on a port, with its log lines at hand; killed at the end, whatever happens."""
 
@@ -108,13 +118,11 @@ class ServerProcess:
     def _wait_until_listening(self) -> None:
         end = time.monotonic() + START_SECONDS
         while True:
-            try:
-                socket.create_connection(("localhost", self.port), timeout=1).close()
+            if listens(f"localhost:{self.port}"):
                 return
-            except OSError:
-                if self.process.poll() is not None or time.monotonic() > end:
-                    raise AssertionError("the server does not listen:\n" + "\n".join(self.lines)) from None
-                time.sleep(0.02)
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise AssertionError("the server does not listen:\n" + "\n".join(self.lines))
+            time.sleep(0.02)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -19,7 +20,9 @@ from support.client import Client
 from support.in_cluster import InCluster
 from support.kube import ApiError, Json, wait_until
 from support.namespace import Namespace
+from support.processes import eventually
 from support.runner import RunnerProcess
+from support.server import listens
 
 LABEL = "fn.kpt.dev/image"
 RECLAIM_AFTER = "fn.kpt.dev/reclaim-after"
@@ -141,7 +144,9 @@ class Site:
         """The calls that pods have noted, asked for at their own addresses, past every runner."""
         found: list[str] = []
         for pod in pods:
-            async with Client(f"{pod['status']['podIP']}:{WRAPPER_PORT}") as client:
+            address = f"{pod['status']['podIP']}:{WRAPPER_PORT}"
+            await eventually(partial(listens, address), what=f"a wrapper listens at {address}")
+            async with Client(address) as client:
                 found += reported(await client.evaluate("example.com/any:v1", wish(report="yes")))
         return found
 
