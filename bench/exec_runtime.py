@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from bench import inputs, programs, table
+from bench import inputs, programs, report
 from bench.measure import (
     CALLERS,
     SIZES,
@@ -30,7 +30,6 @@ from bench.measure import (
     run_report,
     sample_of,
     through,
-    update,
 )
 from bench.programs import Function, LoadGenerator
 from bench.server import CpuSeconds, Server, image_of, runner
@@ -163,16 +162,13 @@ def chosen(arguments: argparse.Namespace, functions: Sequence[Function]) -> list
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.exec_runtime", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="2 KB, 8 callers, one round: half a minute")
+    parser = report.parser("exec_runtime", __doc__, quick="2 KB, 8 callers, one round: half a minute")
     parser.add_argument("--function", action="append", help="only this one (may be repeated)")
     parser.add_argument("--size", action="append", choices=SIZES, help="only this one (may be repeated)")
     parser.add_argument("--callers", action="append", type=int, help="only this many at a time (may be repeated)")
     parser.add_argument("--rounds", type=int, help="turns of bare loop and runner in each row (default 3)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default 1)")
     parser.add_argument("--runner-flag", action="append", default=[], help="a flag for the runner (may be repeated)")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--update", type=Path, metavar="FILE", help="put the table into this document, at its marks")
     return parser.parse_args()
 
 
@@ -198,18 +194,11 @@ def main() -> None:
         )
         rows = bench.run(cases)
     about = (
-        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}; "
+        f"{report.machine()}, Python {platform.python_version()}; "
         f"{rounds} rounds of {arguments.seconds:g} s each; load generator: {load.name}."
     )
-    render = table.markdown if arguments.markdown or arguments.update else table.text
-    rendered = f"{about}\n\n{render(COLUMNS, rows)}"
-    print(rendered)
-    if arguments.update:
-        update(arguments.update, "measured", rendered)
+    report.publish(arguments, "measured", about, COLUMNS, rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (BenchmarkError, programs.MissingToolError) as error:
-        sys.exit(f"bench: {error}")
+    report.run(main)

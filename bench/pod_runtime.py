@@ -11,13 +11,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import random
 import re
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -26,8 +23,8 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from bench import table
-from bench.measure import BenchmarkError, number, progress, update
+from bench import report
+from bench.measure import BenchmarkError, number, progress
 from bench.table import Column
 from cluster import layout
 from cluster.full import FullCluster
@@ -88,15 +85,11 @@ def main() -> None:
     rows.append(row("a further call", warm, []))
     saved = statistics.median(slow - fast for slow, fast in zip(copied.whole, mounted.whole, strict=True))
     about = (
-        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}, Kubernetes {layout.KUBERNETES_VERSION}; "
+        f"{report.machine()}, Kubernetes {layout.KUBERNETES_VERSION}; "
         f"{starts} first calls of set-namespace (Go), each for a function without a pod, its image on the node; and "
         f"{WARM_CALLS} further calls. Pair by pair, ConfigMaps save {number(saved)} ms of a first call (median)."
     )
-    render = table.markdown if arguments.markdown or arguments.update else table.text
-    rendered = f"{about}\n\n{render(COLUMNS, rows)}"
-    print(rendered)
-    if arguments.update:
-        update(arguments.update, "pods", rendered)
+    report.publish(arguments, "pods", about, COLUMNS, rows)
 
 
 @contextmanager
@@ -233,15 +226,9 @@ def row(name: str, copied: list[float], mounted: list[float]) -> list[str]:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.pod_runtime", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="three starts")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--update", type=Path, metavar="FILE", help="put the table into this document, at its marks")
+    parser = report.parser("pod_runtime", __doc__, quick="three starts")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BenchmarkError as error:
-        sys.exit(f"bench: {error}")
+    report.run(main)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import copy
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -23,8 +22,8 @@ from unittest import mock
 
 import yaml
 
-from bench import inputs, programs, table
-from bench.measure import BenchmarkError, Laps, number, progress, ratios, through, update
+from bench import inputs, programs, report
+from bench.measure import Laps, number, progress, ratios, through
 from bench.server import Server
 from bench.table import Column
 from cluster.api_only import ApiServer
@@ -79,15 +78,8 @@ def main() -> None:
                     sample = through(of.server, load, callers=callers, seconds=seconds, image=IMAGE, data=data)
                     side.samples.append(sample)
             rows.append(row(callers, laps, places))
-    about = (
-        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}; a trivial static function, 2 KB; "
-        f"load generator: {load.name}."
-    )
-    render = table.markdown if arguments.markdown or arguments.update else table.text
-    rendered = f"{about}\n\n{render(COLUMNS, rows)}"
-    print(rendered)
-    if arguments.update:
-        update(arguments.update, "pool", rendered)
+    about = f"{report.machine()}; a trivial static function, 2 KB; load generator: {load.name}."
+    report.publish(arguments, "pool", about, COLUMNS, rows)
 
 
 def row(callers: int, laps: list[Laps], places: list[Place]) -> list[str]:
@@ -199,15 +191,9 @@ def ready(log: Path) -> int:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.pool_size", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two short rounds")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--update", type=Path, metavar="FILE", help="put the table into this document, at its marks")
+    parser = report.parser("pool_size", __doc__, quick="two short rounds")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (BenchmarkError, programs.MissingToolError) as error:
-        sys.exit(f"bench: {error}")
+    report.run(main)

@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import inputs, programs, table
-from bench.measure import SIZES, BenchmarkError, Laps, number, progress, ratios, through, update
+from bench import inputs, programs, report
+from bench.measure import SIZES, BenchmarkError, Laps, number, progress, ratios, through
 from bench.programs import Function, LoadGenerator
 from bench.server import Server, image_of, runner
 from bench.table import Column
@@ -145,17 +145,14 @@ SERVERS: dict[str, StartServer] = {"exec": exec_runtime, "wrapper": wrapper}
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.standby", description=__doc__)
+    parser = report.parser("standby", __doc__, quick="one round")
     parser.add_argument("--server", choices=SERVERS, default="exec", help="the exec runtime, or the wrapper server")
-    parser.add_argument("--quick", action="store_true", help="one round")
     parser.add_argument("--function", action="append", help="only this one (may be repeated)")
     parser.add_argument("--size", choices=SIZES, default="2KB", help="of the input (default 2KB)")
     parser.add_argument("--pause-ms", type=int, default=50, help="between the calls of the one caller (default 50)")
     parser.add_argument("--callers", type=int, default=32, help="how many are many (default 32)")
     parser.add_argument("--rounds", type=int, help="turns of both in each row (default 5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a turn (default 3)")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--update", type=Path, metavar="FILE", help="put the table into this document, at its marks")
     return parser.parse_args()
 
 
@@ -186,19 +183,12 @@ def main() -> None:
             rows.append(bench.row(function))
             progress(f"  {rows[-1][3]} of the time, {rows[-1][9]} of the rate")
     about = (
-        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}; "
+        f"{report.machine()}, Python {platform.python_version()}; "
         f"{plan.size}; {plan.rounds} rounds of {plan.seconds:g} s each; 1 caller with {plan.pause_ms} ms between its "
         f"calls, {plan.callers} callers without; load generator: {load.name}."
     )
-    render = table.markdown if arguments.markdown or arguments.update else table.text
-    rendered = f"{about}\n\n{render(COLUMNS, rows)}"
-    print(rendered)
-    if arguments.update:
-        update(arguments.update, "standby" if arguments.server == "exec" else "standby-wrapper", rendered)
+    report.publish(arguments, "standby" if arguments.server == "exec" else "standby-wrapper", about, COLUMNS, rows)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (BenchmarkError, programs.MissingToolError) as error:
-        sys.exit(f"bench: {error}")
+    report.run(main)

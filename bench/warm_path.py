@@ -8,15 +8,12 @@ See docs/performance.md.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import inputs, programs, table
-from bench.measure import CALLERS, SIZES, BenchmarkError, Laps, number, progress, ratios, through, update
+from bench import inputs, programs, report
+from bench.measure import CALLERS, SIZES, Laps, number, progress, ratios, through
 from bench.pool_size import IMAGE, PORT, place
 from bench.programs import Function
 from bench.server import Server
@@ -76,12 +73,8 @@ def main() -> None:
                                     through(server, load, callers=callers, seconds=seconds, image=IMAGE, data=data)
                                 )
                         rows.append(row(function, size, callers, *laps))
-    about = f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}; load generator: {load.name}."
-    render = table.markdown if arguments.markdown or arguments.update else table.text
-    rendered = f"{about}\n\n{render(COLUMNS, rows)}"
-    print(rendered)
-    if arguments.update:
-        update(arguments.update, "warm", rendered)
+    about = f"{report.machine()}; load generator: {load.name}."
+    report.publish(arguments, "warm", about, COLUMNS, rows)
 
 
 def row(function: Function, size: str, callers: int, direct: Laps, runner: Laps) -> list[str]:
@@ -106,8 +99,7 @@ def row(function: Function, size: str, callers: int, direct: Laps, runner: Laps)
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.warm_path", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two short rounds")
+    parser = report.parser("warm_path", __doc__, quick="two short rounds")
     parser.add_argument(
         "--functions",
         nargs="+",
@@ -116,13 +108,8 @@ def parse_arguments() -> argparse.Namespace:
         help="as `make bench` names them",
     )
     parser.add_argument("--callers", type=int, nargs="+", help="only these numbers of callers")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--update", type=Path, metavar="FILE", help="put the table into this document, at its marks")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (BenchmarkError, programs.MissingToolError) as error:
-        sys.exit(f"bench: {error}")
+    report.run(main)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from bench import inputs, programs, table
-from bench.measure import CALLERS, SIZES, BenchmarkError, Laps, number, progress, ratios, through, update
+from bench import inputs, programs, report
+from bench.measure import CALLERS, SIZES, BenchmarkError, Laps, number, progress, ratios, through
 from bench.server import Server, image_of
 from bench.table import Column
 
@@ -89,14 +87,10 @@ def main() -> None:
                 rows.append(row(size, callers, laps, peaks))
                 progress(f"  {rows[-1][5]} of Go, {rows[-1][7]} of Go that parses, {rows[-1][8]} of no standby")
     about = (
-        f"{os.cpu_count()} CPUs, Linux {platform.release().partition('-')[0]}; {rounds} rounds of "
+        f"{report.machine()}; {rounds} rounds of "
         f"{arguments.seconds:g} s each; a trivial static function; load generator: {load.name}.\n\n{weight}"
     )
-    render = table.markdown if arguments.markdown or arguments.update else table.text
-    rendered = f"{about}\n\n{render(COLUMNS, rows)}"
-    print(rendered)
-    if arguments.update:
-        update(arguments.update, "wrapper", rendered)
+    report.publish(arguments, "wrapper", about, COLUMNS, rows)
 
 
 def row(size: str, callers: int, laps: dict[str, Laps], peaks: dict[str, int]) -> list[str]:
@@ -164,19 +158,13 @@ def waiting_memory(wrapper: Path, directory: Path) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.wrapper_server", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="2 KB, 8 callers, one round")
+    parser = report.parser("wrapper_server", __doc__, quick="2 KB, 8 callers, one round")
     parser.add_argument("--size", action="append", choices=SIZES, help="only this one (may be repeated)")
     parser.add_argument("--callers", action="append", type=int, help="only this many at a time (may be repeated)")
     parser.add_argument("--rounds", type=int, help="turns of each server in each row (default 3)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default 1)")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("--update", type=Path, metavar="FILE", help="put the table into this document, at its marks")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (BenchmarkError, programs.MissingToolError) as error:
-        sys.exit(f"bench: {error}")
+    report.run(main)

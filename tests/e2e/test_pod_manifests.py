@@ -11,8 +11,9 @@ from cluster.layout import KUBERNETES_VERSION, Layout
 from krm_runner.core import image_ref
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_list, as_object
+from krm_runner.core.kept_object import deletion, extension
 from krm_runner.core.naming import pod_id
-from krm_runner.core.pod_facts import PodFacts, deletion, extension, facts_of
+from krm_runner.core.pod_facts import PodFacts, facts_of
 from krm_runner.core.pod_manifest import FunctionPod, Manifests, render
 from krm_runner.core.pod_status import Starting, pod_status
 from krm_runner.core.pod_template import PodTemplate, built_in_template

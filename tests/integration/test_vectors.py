@@ -81,10 +81,11 @@ def of(runtime: str) -> list[Vector]:
 
 
 class Runners:
-    """One runner for each size limit that the vectors ask for, with all their functions."""
+    """One runner for each size limit that the vectors ask for, with all their functions, and with these flags."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *flags: str) -> None:
         self._directory = directory
+        self._flags = flags
         for vector in of("exec"):
             vector.install(directory / "functions")
         write_config(directory / "config.yaml", {vector.name: [vector.own_image] for vector in of("exec")})
@@ -96,16 +97,20 @@ class Runners:
                 f"--max-request-body-size={vector.limit}",
                 f"--functions={self._directory / 'functions'}",
                 f"--config={self._directory / 'config.yaml'}",
+                *self._flags,
             )
         return self.started[vector.limit]
+
+    def stop(self) -> None:
+        for runner in self.started.values():
+            runner.__exit__(None)
 
 
 @pytest.fixture(scope="module")
 def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
     pool = Runners(tmp_path_factory.mktemp("vectors"))
     yield pool
-    for runner in pool.started.values():
-        runner.__exit__(None)
+    pool.stop()
 
 
 @pytest.mark.parametrize("vector", of("exec"), ids=lambda vector: vector.name)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from integration.test_vectors import Vector, has_nothing_left, of, try_vector
+from integration.test_vectors import Runners, Vector, has_nothing_left, of, try_vector
 from support.processes import eventually
-from support.runner import RunnerProcess, write_config
 
 
 def names(text: str) -> frozenset[str]:
@@ -45,36 +43,14 @@ def without_the_dead(vector: Vector) -> Vector:
     return Vector(vector.name, vector.data | {"expect": expected})
 
 
-class Runners:
-    """One runner for each size limit that the vectors ask for, with one process of every function in standby."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        for vector in of("exec"):
-            vector.install(directory / "functions")
-        write_config(directory / "config.yaml", {vector.name: [vector.own_image] for vector in of("exec")})
-        self.started: dict[int, RunnerProcess] = {}
-
-    def for_vector(self, vector: Vector) -> RunnerProcess:
-        if vector.limit not in self.started:
-            self.started[vector.limit] = RunnerProcess(
-                f"--max-request-body-size={vector.limit}",
-                f"--functions={self._directory / 'functions'}",
-                f"--config={self._directory / 'config.yaml'}",
-                "--standby=1",
-                # What a vector wants gone would live on in the process that waits for the next call.
-                "--standby-idle=6s",
-                "--log-level=3",
-            )
-        return self.started[vector.limit]
-
-
 @pytest.fixture(scope="module")
 def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
-    pool = Runners(tmp_path_factory.mktemp("vectors-in-standby"))
+    """With one process of every function in standby."""
+    # What a vector wants gone would live on in the process that waits for the next call: so it waits for 6 s alone.
+    flags = ("--standby=1", "--standby-idle=6s", "--log-level=3")
+    pool = Runners(tmp_path_factory.mktemp("vectors-in-standby"), *flags)
     yield pool
-    for runner in pool.started.values():
-        runner.__exit__(None)
+    pool.stop()
 
 
 @pytest.mark.parametrize("vector", of("exec"), ids=lambda vector: vector.name)

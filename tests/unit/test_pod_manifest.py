@@ -12,7 +12,8 @@ from krm_runner.core import image_ref
 from krm_runner.core.function_container import as_it_is
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_list, as_object
-from krm_runner.core.pod_facts import deletion, extension, facts_of
+from krm_runner.core.kept_object import deletion, extension
+from krm_runner.core.pod_facts import facts_of
 from krm_runner.core.pod_manifest import FunctionPod, reclaim_time, render
 from krm_runner.core.pod_template import PodTemplate, built_in_template, template_of
 from krm_runner.core.resources import Resources

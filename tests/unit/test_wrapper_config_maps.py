@@ -18,6 +18,7 @@ from krm_runner.core.errors import (
     KubernetesUnavailableError,
 )
 from krm_runner.core.json_object import JsonObject, as_list, as_object
+from krm_runner.core.kept_object import deletion, extension
 from krm_runner.core.pod_failure import Failed, failure
 from krm_runner.core.wrapper_config_maps import (
     LABEL,
@@ -28,8 +29,6 @@ from krm_runner.core.wrapper_config_maps import (
     Delete,
     Extend,
     Step,
-    deletion,
-    extension,
     facts_of,
     missing,
     mounted_by,
@@ -136,7 +135,7 @@ def test_what_others_left_behind_goes_when_its_time_is_over_and_no_pod_has_it() 
 
 def test_what_is_sent_hits_the_one_that_was_seen() -> None:
     assert deletion(there("a"))["preconditions"] == {"uid": "uid-a", "resourceVersion": "1"}
-    patch = as_object(extension(Extend(there("a"), 17))["metadata"])
+    patch = as_object(extension(there("a"), 17)["metadata"])
     assert (patch["uid"], patch["annotations"]) == ("uid-a", {"fn.kpt.dev/reclaim-after": "17"})
 
 

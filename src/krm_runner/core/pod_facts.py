@@ -69,22 +69,6 @@ def facts_of(pod: JsonObject) -> PodFacts | None:
     )
 
 
-def extension(facts: PodFacts, reclaim_after: int) -> JsonObject:
-    """A merge patch that lets this very pod stay longer; refused as invalid (422) when another has its name by now."""
-    return {"metadata": {"uid": facts.uid, "annotations": {RECLAIM_AFTER: str(reclaim_after)}}}
-
-
-def deletion(facts: PodFacts) -> JsonObject:
-    """The body of a deletion that hits this pod only as it was seen: one that somebody extended meanwhile stays.
-
-    Facts without a resourceVersion hit the pod whatever became of it.
-    """
-    preconditions: JsonObject = {"uid": facts.uid}
-    if facts.resource_version:
-        preconditions["resourceVersion"] = facts.resource_version
-    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-
-
 def _function_image(pod: JsonObject) -> str:
     for container in as_list(as_object(pod.get("spec")).get("containers")):
         if as_object(container).get("name") == FUNCTION_CONTAINER:

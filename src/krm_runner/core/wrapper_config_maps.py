@@ -181,17 +181,6 @@ def steps(
             yield Delete(facts)
 
 
-def extension(step: Extend) -> JsonObject:
-    """A merge patch for this very one; refused as invalid (422) when another has its name by now."""
-    return {"metadata": {"uid": step.facts.uid, "annotations": {RECLAIM_AFTER: str(step.reclaim_after)}}}
-
-
-def deletion(facts: ConfigMapFacts) -> JsonObject:
-    """The body of a deletion that hits it only as it was seen: one that somebody extended meanwhile stays."""
-    preconditions: JsonObject = {"uid": facts.uid, "resourceVersion": facts.resource_version}
-    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-
-
 def mounted_by(pods: Iterable[JsonObject]) -> set[str]:
     """The names of those that pods have in a volume."""
     names: set[str] = set()

@@ -31,7 +31,8 @@ from krm_runner.core.errors import (
 )
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_object, as_text
-from krm_runner.core.pod_facts import PodFacts, deletion, extension, facts_of
+from krm_runner.core.kept_object import deletion, extension
+from krm_runner.core.pod_facts import PodFacts, facts_of
 from krm_runner.core.pod_failure import Failed, creation_failure
 from krm_runner.core.pod_manifest import FunctionPod, Manifests, render
 from krm_runner.core.pod_template import PodTemplate

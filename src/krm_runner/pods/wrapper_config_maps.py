@@ -26,6 +26,7 @@ from krm_runner.core.errors import (
     KubernetesUnavailableError,
 )
 from krm_runner.core.json_object import JsonObject, as_list, as_object
+from krm_runner.core.kept_object import deletion, extension
 from krm_runner.core.pod_failure import Failed
 from krm_runner.core.wrapper_config_maps import (
     SHORTEST_STAY,
@@ -36,8 +37,6 @@ from krm_runner.core.wrapper_config_maps import (
     Extend,
     Part,
     Step,
-    deletion,
-    extension,
     facts_of,
     missing,
     mounted_by,
@@ -232,7 +231,7 @@ class WrapperConfigMaps:
     async def _extend(self, step: Extend) -> None:
         facts = step.facts
         try:
-            await self._api.patch(f"{self._collection}/{facts.name}", extension(step))
+            await self._api.patch(f"{self._collection}/{facts.name}", extension(facts, step.reclaim_after))
         except KubernetesNotFoundError:
             self._forget(facts)
         except KubernetesInvalidError as error:

@@ -61,7 +61,7 @@ class WaitingProcess:
             if isinstance(pid, Exception):
                 raise pid
             child = Child(pid, self.pipes, keeps_its_stdin=True)
-        except Exception:
+        except Exception:  # whatever it is: the pipes are nobody's now, and it goes on its way
             self.pipes.close_our_ends()
             os.close(self.pipes.childs_stdin)
             raise
@@ -241,7 +241,7 @@ class Standby:
     def _on_started(self, loop: asyncio.AbstractEventLoop, process: WaitingProcess, pid: int | Exception) -> None:
         try:
             process.started(pid)
-        except Exception as error:  # whatever it is, a call would say it better
+        except Exception as error:  # raised here it would leave a start under way for ever; a call will say it better
             self._alive.discard(process)
             self._start_failed(loop, process.function, error)
             return
