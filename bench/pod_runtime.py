@@ -1,9 +1,9 @@
 """A function's first call, from the call to its answer, beside what Kubernetes alone takes for the same pod.
 
 Runs in the network of the tests' cluster: `make bench-pods`. They take turns: a first call for a function that has no
-pod (its image is on the node), then the very same pod, created and waited for with kubectl; then both again by a runner
-that delivers the wrapper server in ConfigMaps. Phases are those that the runners themselves log. See
-docs/performance.md.
+pod (its image is on the node), then the very same pod, created and waited for with kubectl; then again by runners that
+deliver the wrapper server in ConfigMaps, and to which pods announce themselves. Phases are those that the runners
+themselves log. See docs/performance.md.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import re
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -43,25 +44,25 @@ from support.wrapper import packed_wrapper
 STARTS = 10
 WARM_CALLS = 200
 _SECONDS = 60
+_LONGEST_RUN = 1800
 _PHASES = {
     "create": "until the API server has the pod",
     "schedule": "until it has a node",
     "init": "until it is initialized, the wrapper server copied",
     "run": "until its container is seen running",
+    "announce": "until the pod says that it serves",
     "healthy": "until the wrapper server answers",
 }
+_WHOLE = "**first call, from call to answer**"
 _REST = "image looked up; the function itself"
 _LISTENS = "from call to when the wrapper server serves, by its own log"
+_BEHIND = "from when a watch sees the container running to the answer"
 _KUBECTL = "**the same pod, created and Ready by kubectl**"
-COLUMNS = (
-    Column("", "", left=True),
-    Column("init container, ms", "median"),
-    Column("init container, ms", "lowest"),
-    Column("init container, ms", "highest"),
-    Column("ConfigMaps, ms", "median"),
-    Column("ConfigMaps, ms", "lowest"),
-    Column("ConfigMaps, ms", "highest"),
-)
+_FURTHER = "a further call"
+_ROWS = (_WHOLE, _REST, *(f"{name}: {text}" for name, text in _PHASES.items()), _LISTENS, _BEHIND, _KUBECTL, _FURTHER)
+_ANNOUNCED = f"--announce-address={layout.NODE_ADDRESS}:0"
+_SIDES = ("init container", "init container, announced", "ConfigMaps", "ConfigMaps, announced")
+COLUMNS = (Column("", "", left=True), *(Column(f"{side}, ms", name) for side in _SIDES for name in ("median", "range")))
 
 
 def main() -> None:
@@ -74,22 +75,28 @@ def main() -> None:
     with installation(cluster) as (site, push):
         function = function_images.catalog("set-namespace", "distroless")
         images = [push("set-namespace", function, tag=f"v{start}") for start in range(starts + 1)]
-        flags = ("--pod-ttl=10m", "--log-level=2")
         packed = ("--wrapper-delivery=config-map", f"--wrapper-file={packed_wrapper()}")
-        copied = Starts(site, site.start(site.account(), *flags))
-        mounted = Starts(site, site.start(site.account("mounted", WRAPPER_RIGHTS), *flags, *packed))
-        warm = asyncio.run(measure(site, copied, mounted, images))
-    names = [_REST, *(f"{name}: {_PHASES[name]}" for name in _PHASES), _LISTENS, _KUBECTL]
-    rows = [row("**first call, from call to answer**", copied.whole, mounted.whole)]
-    rows += [row(name, copied.rows.get(name, []), mounted.rows.get(name, [])) for name in names]
-    rows.append(row("a further call", warm, []))
-    saved = statistics.median(slow - fast for slow, fast in zip(copied.whole, mounted.whole, strict=True))
+        watch = RunningSince(site)
+        sides = [
+            Starts(site, watch, f"runner-{number}", flags, has_peer=_ANNOUNCED not in flags)
+            for number, flags in enumerate(((), (_ANNOUNCED,), packed, (*packed, _ANNOUNCED)))
+        ]
+        asyncio.run(measure(site, sides, images))
+    rows = [[name, *(cell for side in sides for cell in cells(side.rows.get(name, [])))] for name in _ROWS]
     about = (
         f"{report.machine()}, Kubernetes {layout.KUBERNETES_VERSION}; "
         f"{starts} first calls of set-namespace (Go), each for a function without a pod, its image on the node; and "
-        f"{WARM_CALLS} further calls. Pair by pair, ConfigMaps save {number(saved)} ms of a first call (median)."
+        f"{WARM_CALLS} further calls. Of a first call with an init container, pair by pair (medians): "
+        f"{saved(sides)}."
     )
     report.publish(arguments, "pods", about, COLUMNS, rows)
+
+
+def saved(sides: Sequence[Starts]) -> str:
+    """What each of the others gains over the first one, in words."""
+    first, *others = (side.rows[_WHOLE] for side in sides)
+    gains = (statistics.median(slow - fast for slow, fast in zip(first, other, strict=True)) for other in others)
+    return ", ".join(f"{name} saves {number(gain)} ms" for name, gain in zip(_SIDES[1:], gains, strict=True))
 
 
 @contextmanager
@@ -114,48 +121,75 @@ def installation(cluster: FullCluster) -> Generator[tuple[Site, Push]]:
         yield site, push
 
 
+class RunningSince:
+    """When a watch beside the runners saw a pod's container run, by the clock of `time.perf_counter`."""
+
+    def __init__(self, site: Site) -> None:
+        self._seen: dict[str, float] = {}
+        pods = site.functions.kube.watch(site.functions.path("pods"), seconds=_LONGEST_RUN)
+        threading.Thread(target=self._follow, args=(pods,), daemon=True).start()
+
+    def of(self, pod: Json) -> float:
+        """Waits for it."""
+        uid = pod["metadata"]["uid"]
+        wait_until(lambda: uid in self._seen, what="the container runs")
+        return self._seen[uid]
+
+    def _follow(self, pods: Iterator[tuple[str, Json]]) -> None:
+        for _, pod in pods:
+            for status in pod["status"].get("containerStatuses", ()):
+                if "running" in status["state"]:
+                    self._seen.setdefault(pod["metadata"]["uid"], time.perf_counter())
+
+
 class Starts:
     """First calls by one runner, in milliseconds: in all, by phase, and what is measured beside."""
 
-    def __init__(self, site: Site, runner: RunnerProcess) -> None:
-        self.address = runner.address
-        self.whole: list[float] = []
+    def __init__(self, site: Site, watch: RunningSince, account: str, flags: Sequence[str], *, has_peer: bool) -> None:
         self.rows: dict[str, list[float]] = {}
         self._site = site
-        self._runner = runner
+        self._watch = watch
+        self._has_peer = has_peer
+        place = site.account(account, WRAPPER_RIGHTS)
+        self._runner = site.start(place, "--pod-ttl=10m", "--log-level=2", *flags)
+        self.address = self._runner.address
 
-    async def one(self, client: Client, image: str, peer: str) -> None:
+    async def one(self, client: Client, image: str) -> None:
         """A first call for this image, then the same pod by kubectl under another name; then both go."""
         began = time.time()
         whole = await call(client, image)
+        answered = time.perf_counter()
         pod = next(pod for pod in self._site.living() if pod["metadata"]["annotations"].get(ASKED_FOR) == image)
         phases = phases_of(self._runner, image)
-        self.whole.append(whole)
-        self._note(_REST, whole / 1e3 - phases.pop("total"))
+        self.note(_WHOLE, whole)
+        self.note(_REST, whole - phases.pop("total") * 1e3)
         for name, seconds in phases.items():
-            self._note(f"{name}: {_PHASES[name]}", seconds)
-        self._note(_KUBECTL, await asyncio.to_thread(by_kubectl, self._site, pod, peer))
-        self._note(_LISTENS, await asyncio.to_thread(listening_since, self._site, pod) - began)
-        self._site.delete_pod(peer)
+            self.note(f"{name}: {_PHASES[name]}", seconds * 1e3)
+        self.note(_BEHIND, (answered - await asyncio.to_thread(self._watch.of, pod)) * 1e3)
+        self.note(_LISTENS, (await asyncio.to_thread(listening_since, self._site, pod) - began) * 1e3)
+        if self._has_peer:
+            self.note(_KUBECTL, await asyncio.to_thread(by_kubectl, self._site, pod, "peer") * 1e3)
         await asyncio.to_thread(delete_all, self._site)
 
-    def _note(self, name: str, seconds: float) -> None:
-        self.rows.setdefault(name, []).append(seconds * 1e3)
+    def note(self, name: str, milliseconds: float) -> None:
+        """One figure of a row."""
+        self.rows.setdefault(name, []).append(milliseconds)
 
 
-async def measure(site: Site, copied: Starts, mounted: Starts, images: list[str]) -> list[float]:
-    """First calls by both in turns; the times of further calls."""
-    async with Client(copied.address) as client, Client(mounted.address) as other:
+async def measure(site: Site, sides: Sequence[Starts], images: Sequence[str]) -> None:
+    """First calls by all in turns, and further calls by the first."""
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client(side.address)) for side in sides]
         progress("the image is pulled")
-        await call(client, images[0])
-        warm = [await call(client, images[0]) for _ in range(WARM_CALLS)]
-        await call(other, images[0])
+        for client in clients:
+            await call(client, images[0])
+        for _ in range(WARM_CALLS):
+            sides[0].note(_FURTHER, await call(clients[0], images[0]))
         await asyncio.to_thread(delete_all, site)
         for count, image in enumerate(images[1:], start=1):
             progress(f"start {count} of {len(images) - 1}")
-            await copied.one(client, image, f"peer-{count}")
-            await mounted.one(other, image, f"other-{count}")
-    return warm
+            for side, client in zip(sides, clients, strict=True):
+                await side.one(client, image)
 
 
 def listening_since(site: Site, pod: Json) -> float:
@@ -216,12 +250,11 @@ def kubectl(*arguments: str, stdin: str = "") -> None:
         raise BenchmarkError(f"kubectl {arguments[0]} failed: {done.stderr.strip()}")
 
 
-def row(name: str, copied: list[float], mounted: list[float]) -> list[str]:
-    """One line of the table; a phase that is not seen in one of the two has no figures there."""
-    return [
-        name,
-        *(number(of(each)) if each else "" for each in (copied, mounted) for of in (statistics.median, min, max)),
-    ]
+def cells(found: Sequence[float]) -> tuple[str, str]:
+    """Median and range; a phase that one side does not see has no figures there."""
+    if not found:
+        return "", ""
+    return number(statistics.median(found)), f"{number(min(found))} to {number(max(found))}"
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -43,6 +43,7 @@ from support.manifests import documents as read_documents
 
 WRAPPER = "krm-runner/wrapper-server:0.1.0"
 SEED = (ROOT / "deploy" / "examples" / "complete-example.yaml").read_text()
+POD_IP = "10.0.0.7"
 Render = Callable[[str], dict[str, Manifest]]
 
 
@@ -120,7 +121,9 @@ def test_every_template_keeps_the_contract_and_has_the_runners_wrapper(render: R
 def test_the_runner_takes_its_arguments(render: Render, variant: str) -> None:
     manifests = render(variant)
     (container,) = pod_of(manifests)["spec"]["containers"]
-    settings = parse_settings(container["args"], _environment(manifests))
+    environment = _environment(manifests)
+    arguments = [word.replace("$(POD_IP)", environment.get("POD_IP", "")) for word in container["args"]]
+    settings = parse_settings(arguments, environment)
     assert settings.pod is not None
     assert settings.pod.namespace == FUNCTIONS
     template = f"ConfigMap {SYSTEM}/kpt-function-eval-pod-template"
@@ -140,7 +143,8 @@ def test_the_runner_takes_its_arguments(render: Render, variant: str) -> None:
 
 def _environment(manifests: dict[str, Manifest]) -> dict[str, str]:
     (container,) = pod_of(manifests)["spec"]["containers"]
-    return {variable["name"]: variable["value"] for variable in container["env"]}
+    # The only field that is referred to is the pod's address.
+    return {variable["name"]: variable.get("value", POD_IP) for variable in container["env"]}
 
 
 def test_the_deployment_has_everything_of_the_specifications(render: Render) -> None:
@@ -188,6 +192,25 @@ def test_the_network_lets_only_the_runner_in_and_nothing_out(render: Render) -> 
     (source,) = rule["from"]
     assert source["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": SYSTEM}
     assert source["podSelector"]["matchLabels"] == {"app": "function-runner"}
+
+
+def test_announcements_are_the_only_way_out_and_lead_to_the_runner_alone(render: Render) -> None:
+    manifests = render("overlays/announcements")
+    (container,) = pod_of(manifests)["spec"]["containers"]
+    ports = [
+        {"protocol": "UDP", "port": port["containerPort"]} for port in container["ports"] if "UDP" in port.values()
+    ]
+    settings = parse_settings([container["args"][-1].replace("$(POD_IP)", POD_IP)], _environment(manifests))
+    assert settings.pod is not None
+    assert settings.pod.announce_address == (POD_IP, ports[0]["port"])
+    (way_out,) = manifests[f"NetworkPolicy {FUNCTIONS}/function-pods"]["spec"]["egress"]
+    (to,) = way_out["to"]
+    assert to["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": SYSTEM}
+    assert to["podSelector"]["matchLabels"] == {"app": "function-runner"}
+    way_in = manifests[f"NetworkPolicy {SYSTEM}/function-runner"]["spec"]["ingress"][-1]
+    (source,) = way_in["from"]
+    assert source["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": FUNCTIONS}
+    assert way_out["ports"] == way_in["ports"] == ports
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -243,6 +266,7 @@ def test_the_charts_values_are_all_in_its_schema_and_used() -> None:
         ("highAvailability.replicas=1", "replicas"),
         ("wrapperDelivery=by-hand", "wrapperDelivery"),
         ("wrapperDelivery=config-map,mesh.enabled=true", "wrapperDelivery"),
+        ("announcements.enabled=true,mesh.enabled=true", "announcements"),
         ("wrapperDelivery=image-volume,functionPods.runtimeClassName=gvisor", "wrapperDelivery"),
     ],
 )

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -62,6 +62,18 @@ class Kube:
     def patch(self, path: str, change: Json) -> Json:
         """A merge patch: for a pod's status, that of its status subresource."""
         return self.request("PATCH", path, change, "application/merge-patch+json")
+
+    def watch(self, path: str, *, seconds: int) -> Iterator[tuple[str, Json]]:
+        """What happens to the objects of a list, from now on and for so long: what kind of change, and to which."""
+        connection = _UnixConnection(self._socket)
+        try:
+            connection.request("GET", f"{path}?watch=true&timeoutSeconds={seconds}")
+            with connection.getresponse() as response:
+                for line in response:
+                    event = json.loads(line)
+                    yield event["type"], event["object"]
+        finally:
+            connection.close()
 
     def text(self, path: str) -> str:
         """What is no JSON: logs."""

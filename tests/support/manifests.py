@@ -33,6 +33,7 @@ VARIANTS = {
     "overlays/default-service-account": ("serviceAccount.bindDefault=true",),
     "overlays/wrapper-config-map": ("wrapperDelivery=config-map",),
     "overlays/wrapper-image-volume": ("wrapperDelivery=image-volume",),
+    "overlays/announcements": ("announcements.enabled=true",),
     "overlays/own-registry": (
         "images.runner=registry.example.com/krm-runner/function-runner:0.1.0",
         "images.wrapper=registry.example.com/krm-runner/wrapper-server:0.1.0",

@@ -116,6 +116,9 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
         (["--pod-start-timeout=0"], "it takes a duration longer than zero"),
         (["--pod-address=dns"], "it takes one of service-name, cluster-ip, pod-ip"),
         (["--retry-lost-calls=twice"], "it takes true or false"),
+        (["--announce-address=runner:9448"], "it takes an IP address and a port, for example 10.0.0.7:9448"),
+        (["--announce-address=10.0.0.7"], 'invalid value "10.0.0.7" for --announce-address'),
+        (["--announce-address=10.0.0.7:65536"], "it takes an IP address and a port"),
         (["--pod-namespace="], 'invalid value "" for --pod-namespace: it takes a Kubernetes name'),
         (["--pod-namespace=a.b"], "it takes a Kubernetes name: lower-case letters, digits and -, at most 63 of them"),
         (["--pod-namespace=-a"], 'invalid value "-a" for --pod-namespace'),
@@ -175,6 +178,16 @@ def test_the_pod_runtime() -> None:
     assert (found.start_timeout, found.address, found.max_calls) == (120.0, "pod-ip", 7)
     assert (found.retry_lost_calls, found.wait_for_warm_up) == (False, True)
     assert (found.namespace, found.template_config_map) == ("0-a", "a.b-c.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", None), ("10.0.0.7:9448", ("10.0.0.7", 9448)), ("[fd00::7]:0", ("fd00::7", 0))],
+)
+def test_where_pods_announce_themselves(text: str, expected: tuple[str, int] | None) -> None:
+    found = settings(f"--announce-address={text}").pod
+    assert found is not None
+    assert found.announce_address == expected
 
 
 def test_without_a_warm_up_nobody_waits_for_it() -> None:

@@ -6,9 +6,11 @@
 //!
 //! From the bottom up: `envelope` and `verdict` judge what a function wrote, and know nothing of processes; `process`
 //! runs one process and leaves nothing behind; `standby` says which are started before their call, and `reserve` does so;
-//! `executor` decides when calls run; `rpc` speaks gRPC; `serve` wires it together.
+//! `executor` decides when calls run; `rpc` speaks gRPC; `announcement` tells the runner that it does; `serve` wires it
+//! together.
 //! `applets` are the other programs that this one is when it is called by their names.
 
+pub mod announcement;
 pub mod applets;
 pub mod call;
 pub mod entrypoint;

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
+use crate::announcement::Announcement;
 use crate::entrypoint::Entrypoint;
 use crate::executor::{Executor, Limits};
 use crate::flags::{Flag, Flags, Refusal, help};
@@ -91,6 +92,7 @@ struct Settings {
     passes_trace_on: bool,
     metrics: Option<SocketAddr>,
     token: Option<Token>,
+    announcement: Option<Announcement>,
     command: Vec<OsString>,
 }
 
@@ -157,6 +159,7 @@ impl Settings {
                 .is_some_and(|exporter| !matches!(exporter.trim(), "" | "none")),
             metrics: metrics_server::address(variable).map_err(|why| Failure(2, why))?,
             token: Token::take().map_err(|why| Failure(2, why))?,
+            announcement: Announcement::take().map_err(|why| Failure(2, why))?,
             command: flags.rest,
         })
     }
@@ -181,6 +184,9 @@ fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
 async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) -> Result<(), Failure> {
     let started = Instant::now();
     let listener = listen(settings.port).await?;
+    if let Some(announcement) = settings.announcement {
+        tokio::spawn(announcement.send());
+    }
     let address = listener.local_addr().map_or(String::new(), |address| address.to_string());
     let function = entrypoint.name();
     let has_token = settings.token.is_some();

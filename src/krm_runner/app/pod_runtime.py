@@ -26,6 +26,7 @@ from krm_runner.kube.client import KubeClient, find_cluster
 from krm_runner.kube.own_namespace import own_namespace
 from krm_runner.kube.reflector import Reflector
 from krm_runner.pods.addresses import Addresses, AddressKind
+from krm_runner.pods.announcements import hear_announcements
 from krm_runner.pods.evidence import Evidence
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.keeper import Keeper
@@ -127,6 +128,9 @@ async def open_pod_runtime(
             scan_interval=pods.scan_interval,
         )
         metrics.observe_pool(lambda: keeper.size)
+        if pods.announce_address is not None:
+            ear = hear_announcements(*pods.announce_address, heard=keeper.announced)
+            keeper.announce_address = await stack.enter_async_context(ear)
         templates = TemplateWithTokens(_templates(client, pods, parts, limit), tokens)
         evaluator = PodEvaluator(
             images.resolver,

@@ -11,11 +11,12 @@ import math
 from dataclasses import dataclass
 
 from krm_runner.core import pull_secret
+from krm_runner.core.announcement import ANNOUNCE_VARIABLE
 from krm_runner.core.function_container import FUNCTION_CONTAINER, wrapper_arguments
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_list, as_object
 from krm_runner.core.pod_template import PodTemplate
-from krm_runner.core.pod_token import TOKEN_VARIABLE, TokenKey
+from krm_runner.core.pod_token import TOKEN_VARIABLE
 from krm_runner.core.resources import NO_RESOURCES, Resources
 
 POD_ID_LABEL = "fn.kpt.dev/image"
@@ -43,6 +44,8 @@ class FunctionPod:
     """The name of a Secret, where there is one."""
     token_nonce: str = ""
     """A random text for its token; of no use when the template has no key."""
+    announcement: str = ""
+    """What it is told to announce, and where; see `Announcement.variable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,10 @@ def _pod(template: PodTemplate, function: FunctionPod) -> JsonObject:
         if as_object(container).get("name") == FUNCTION_CONTAINER:
             _put_function(as_object(container), function)
             if template.token_key is not None:
-                _put_token(as_object(container), template.token_key, function)
+                token = template.token_key.token(pod_id=function.pod_id, nonce=function.token_nonce)
+                _put_variable(as_object(container), TOKEN_VARIABLE, token.reveal())
+            if function.announcement:
+                _put_variable(as_object(container), ANNOUNCE_VARIABLE, function.announcement)
     pod = {**pod, "metadata": metadata, "spec": spec}
     return pull_secret.attach(pod, function.pull_secret) if function.pull_secret else pod
 
@@ -98,10 +104,9 @@ def _put_function(container: JsonObject, function: FunctionPod) -> None:
         container["resources"] = resources
 
 
-def _put_token(container: JsonObject, key: TokenKey, function: FunctionPod) -> None:
-    token = key.token(pod_id=function.pod_id, nonce=function.token_nonce)
-    others = [entry for entry in as_list(container.get("env")) if as_object(entry).get("name") != TOKEN_VARIABLE]
-    container["env"] = [*others, {"name": TOKEN_VARIABLE, "value": token.reveal()}]
+def _put_variable(container: JsonObject, name: str, value: str) -> None:
+    others = [entry for entry in as_list(container.get("env")) if as_object(entry).get("name") != name]
+    container["env"] = [*others, {"name": name, "value": value}]
 
 
 def _service(template: PodTemplate, function: FunctionPod) -> JsonObject:

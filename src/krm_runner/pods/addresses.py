@@ -40,6 +40,10 @@ class Addresses:
         self._namespace = namespace
         self._services = services
 
+    def directly(self, name: str, *, pod_ip: str) -> Target:
+        """The way to a pod whose Service does not lead to it yet."""
+        return Target(_joined(pod_ip), self._authority(name))
+
     def of(self, name: str, *, pod_ip: str) -> list[Target]:
         """The ways to the pod of this name; none before it has an address, and before its Service is known.
 
@@ -47,17 +51,20 @@ class Addresses:
         """
         if not pod_ip:
             return []
-        authority = f"{name}.{self._namespace}.svc.{CLUSTER_DOMAIN}:{WRAPPER_PORT}"
+        authority = self._authority(name)
         if self._kind is AddressKind.POD_IP:
-            return [Target(_joined(pod_ip), authority)]
+            return [self.directly(name, pod_ip=pod_ip)]
         cluster_ip = self._services.cluster_ip(name)
         if not cluster_ip:
             return []
         if cluster_ip == "None":
             # A headless Service, which a template may ask for: its name leads to the pod itself.
-            return [Target(authority, authority), Target(_joined(pod_ip), authority)]
+            return [Target(authority, authority), self.directly(name, pod_ip=pod_ip)]
         by_ip = Target(_joined(cluster_ip), authority)
         return [by_ip] if self._kind is AddressKind.CLUSTER_IP else [Target(authority, authority), by_ip]
+
+    def _authority(self, name: str) -> str:
+        return f"{name}.{self._namespace}.svc.{CLUSTER_DOMAIN}:{WRAPPER_PORT}"
 
 
 def _joined(ip: str) -> str:

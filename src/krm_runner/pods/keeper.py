@@ -17,6 +17,7 @@ from typing import Protocol, cast
 
 import structlog
 
+from krm_runner.core.announcement import Announcement
 from krm_runner.core.errors import (
     DeadlineExceededError,
     KubernetesError,
@@ -116,6 +117,8 @@ class Keeper:
         self._metrics = metrics
         self._start_timeout = start_timeout
         self._scan_interval = scan_interval
+        self.announce_address = ""
+        """Where new pods announce themselves, if they are to; see `announced`."""
         self._clock = clock
         self._pool: Pool[Ticket] = Pool(self._pod_name)
         self._watched: Watched | None = None
@@ -255,8 +258,20 @@ class Keeper:
 
     # --- what the census says -------------------------------------------------------------------------------------
 
+    def announced(self, announcement: Announcement, ip: str) -> None:
+        """A pod says that it serves: one that is being started here, and knows the word that it was given."""
+        start = self._starts.get(announcement.pod)
+        if start is None or start.announced_ip or not announcement.is_of(start.word):
+            return
+        start.announced_ip = ip
+        if (attendant := self.census.find(announcement.pod)) is not None:
+            attendant.announced(ip)
+
     def _came(self, attendant: Attendant) -> None:
         if attendant.facts.asked_for:
+            start = self._starts.get(attendant.facts.name)
+            if start is not None and start.announced_ip:
+                attendant.announced(start.announced_ip)
             attendant.attend()
             self._tasks.start(self._give_up_later(attendant), name=f"patience with {attendant.facts.name}")
 
@@ -392,6 +407,9 @@ class Keeper:
             return
         deadline = asyncio.get_running_loop().time() + self._start_timeout
         launch = self._launch_of(effect.name, wanted.image, wanted.template, effect.reclaim_after)
+        if self.announce_address:
+            announcement = Announcement(effect.name, start.word)
+            launch = replace(launch, announcement=announcement.variable(self.announce_address))
         outcome = await self._launcher.launch(launch, deadline=deadline, trouble=start.note_trouble)
         match outcome:
             case NameTaken():

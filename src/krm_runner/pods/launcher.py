@@ -78,6 +78,8 @@ class Launch:
     reclaim_after: float
     """In unix seconds."""
     resources: Resources = NO_RESOURCES
+    announcement: str = ""
+    """What the pod is told to announce, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,7 @@ class Launcher:
                 resources=launch.resources,
                 pull_secret=self._pull_secret,
                 token_nonce=secrets.token_urlsafe(16) if launch.template.token_key else "",
+                announcement=launch.announcement,
             ),
         )
 

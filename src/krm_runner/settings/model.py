@@ -88,6 +88,8 @@ class PodSettings:
     """Only ever true when there is a warm-up."""
     token_keys: Path | None
     """Where there is one, pods want tokens."""
+    announce_address: tuple[str, int] | None
+    """Where pods announce themselves, if they are to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ def _pod_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> PodSett
         retry_lost_calls=cast(bool, flags.values["retry-lost-calls"]),
         wait_for_warm_up=warm_up and cast(bool, flags.values["wait-for-warm-up"]),
         token_keys=optional_path(flags, "pod-token-key-file"),
+        announce_address=cast("tuple[str, int] | None", flags.values["announce-address"]),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 
@@ -31,6 +32,18 @@ def _runtimes(text: str) -> frozenset[str]:
     if not names <= set(RUNTIMES):
         raise ValueError("runtimes separated by commas, of " + ", ".join(RUNTIMES))
     return names
+
+
+def _ip_and_port(text: str) -> tuple[str, int] | None:
+    """Pods cannot look names up: their network policy leaves them no DNS."""
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        return str(address), integer(0, 65535)(port)
+    except ValueError as error:
+        raise ValueError("an IP address and a port, for example 10.0.0.7:9448 or [fd00::7]:9448") from error
 
 
 def _name(pattern: re.Pattern[str], longest: int, *, may_be_empty: bool = False) -> Callable[[str], str]:
@@ -115,6 +128,13 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         "service-name",
         "where pods are called: service-name, cluster-ip or pod-ip",
         choice(*POD_ADDRESSES),
+    ),
+    Flag(
+        "announce-address",
+        POD,
+        "",
+        "this pod's IP:PORT, where new pods say that they serve (empty: they do not)",
+        _ip_and_port,
     ),
     Flag(
         "retry-lost-calls",
