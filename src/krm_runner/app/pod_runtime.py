@@ -129,8 +129,8 @@ async def open_pod_runtime(
         )
         metrics.observe_pool(lambda: keeper.size)
         if pods.announce_address is not None:
-            ear = hear_announcements(*pods.announce_address, heard=keeper.announced)
-            keeper.announce_address = await stack.enter_async_context(ear)
+            ear = hear_announcements(*pods.announce_address, heard=keeper.starting.announced)
+            keeper.starting.announce_address = await stack.enter_async_context(ear)
         templates = TemplateWithTokens(_templates(client, pods, parts, limit), tokens)
         evaluator = PodEvaluator(
             images.resolver,

@@ -133,10 +133,9 @@ class Attendant:
 
     def announced(self, ip: str) -> None:
         """It says itself that it serves, from this address."""
-        if self._pod_ips or self._announced_ip:
-            return
-        self._announced_ip = ip
         self.milestones.note(ANNOUNCED)
+        if not self._pod_ips:
+            self._announced_ip = ip
         self._news.set()
 
     def attend(self) -> None:

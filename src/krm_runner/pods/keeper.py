@@ -13,22 +13,19 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 import structlog
 
-from krm_runner.core.announcement import Announcement
 from krm_runner.core.errors import (
     DeadlineExceededError,
     KubernetesError,
-    KubernetesForbiddenError,
     PodLostError,
     QueueFullError,
 )
 from krm_runner.core.evaluation import EvaluationRequest
-from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.naming import pod_id
-from krm_runner.core.pod_failure import Failed, creation_failure, failure, overdue, start_error
+from krm_runner.core.pod_failure import Failed, failure, start_error
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.pool import Pool
 from krm_runner.core.pool_terms import (
@@ -46,15 +43,15 @@ from krm_runner.core.pool_terms import (
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.attendant import Attendant
 from krm_runner.pods.census import Census
-from krm_runner.pods.cold_start import ColdStart
 from krm_runner.pods.evidence import Evidence
 from krm_runner.pods.function_limits import FunctionLimits
-from krm_runner.pods.launcher import Adopted, Created, Launch, Launcher, NameTaken
+from krm_runner.pods.launcher import Launch, Launcher
 from krm_runner.pods.lease import Explain, Ticket, Wanted
 from krm_runner.pods.patience import Patience
 from krm_runner.pods.pod_tokens import PodTokens
 from krm_runner.pods.service_care import ServiceCare
 from krm_runner.pods.services import Services
+from krm_runner.pods.starting import Starting, Watched
 from krm_runner.pods.tasks import Tasks
 from krm_runner.pods.ttl_writer import TtlWriter
 from krm_runner.telemetry.pod_metrics import PodMetrics, PoolSize
@@ -66,20 +63,6 @@ _SETTLING = 10.0
 _CAUSE_TIMEOUT, _CAUSE_LOOKS = 2.0, 20
 _FOREIGN = ""
 """The function of pods that do not say what they serve: they only expire."""
-
-
-class Watched(Protocol):
-    """Who keeps the census up to date."""
-
-    @property
-    def connected_since(self) -> float | None:
-        """Since when the API server answers without a break, on the event loop's clock."""
-        ...
-
-    @property
-    def trouble(self) -> KubernetesError | None:
-        """Why it does not answer, or what it says instead."""
-        ...
 
 
 class Keeper:
@@ -117,20 +100,28 @@ class Keeper:
         self._metrics = metrics
         self._start_timeout = start_timeout
         self._scan_interval = scan_interval
-        self.announce_address = ""
-        """Where new pods announce themselves, if they are to; see `announced`."""
         self._clock = clock
         self._pool: Pool[Ticket] = Pool(self._pod_name)
-        self._watched: Watched | None = None
         self._wanted: dict[str, Wanted] = {}
-        self._starts: dict[str, ColdStart] = {}
         self._ttl = TtlWriter(launcher.extend, written=metrics.ttl_written)
         self._tasks = Tasks()
+        self.starting = Starting(
+            self._pool,
+            self._perform,
+            census=self.census,
+            launcher=launcher,
+            functions=functions,
+            metrics=metrics,
+            tasks=self._tasks,
+            timeout=start_timeout,
+            clock=clock,
+        )
+        """The pods on their way."""
         self._patience = Patience(
             evidence,
             seconds=start_timeout,
             is_on_its_way=self._is_on_its_way,
-            is_started_here=lambda attendant: attendant.facts.name in self._starts,
+            is_started_here=lambda attendant: attendant.facts.name in self.starting,
         )
         self._service_care = ServiceCare(
             launcher, services, self._tasks, patience=start_timeout, deleted=metrics.deleted
@@ -173,18 +164,11 @@ class Keeper:
         """What a call waits for, in a line."""
         for name, (state, _) in self._pool.pods(function).items():
             if state is PodState.STARTING:
-                start, attendant = self._starts.get(name), self.census.find(name)
-                if attendant is not None:
+                if (attendant := self.census.find(name)) is not None:
                     reason, message = attendant.waits_for
                     return f'pod "{name}": {reason}' + (f": {message}" if message else "")
-                return f'pod "{name}": ' + (start.progress if start else "it is not seen yet") + self._blindness
+                return self.starting.progress(name)
         return "a pod with room for it"
-
-    @property
-    def _blindness(self) -> str:
-        """Why pods are not seen that are there; for the end of a line."""
-        trouble = self._watched.trouble if self._watched is not None else None
-        return f"; this runner does not see pods for now: {trouble}" if trouble else ""
 
     def lost(self, pod: Attendant, error: PodLostError) -> None:
         """A call lost its pod: it is asked whether it is still there before it gets another."""
@@ -258,20 +242,9 @@ class Keeper:
 
     # --- what the census says -------------------------------------------------------------------------------------
 
-    def announced(self, announcement: Announcement, ip: str) -> None:
-        """A pod says that it serves: one that is being started here, and knows the word that it was given."""
-        start = self._starts.get(announcement.pod)
-        if start is None or start.announced_ip or not announcement.is_of(start.word):
-            return
-        start.announced_ip = ip
-        if (attendant := self.census.find(announcement.pod)) is not None:
-            attendant.announced(ip)
-
     def _came(self, attendant: Attendant) -> None:
         if attendant.facts.asked_for:
-            start = self._starts.get(attendant.facts.name)
-            if start is not None and start.announced_ip:
-                attendant.announced(start.announced_ip)
+            self.starting.came(attendant)
             attendant.attend()
             self._tasks.start(self._give_up_later(attendant), name=f"patience with {attendant.facts.name}")
 
@@ -305,20 +278,20 @@ class Keeper:
         facts = attendant.facts
         _log.info("pod gone", pod=facts.name, image=facts.asked_for, why=why)
         self._ttl.forget(facts.uid)
-        start = self._starts.get(facts.name)
+        start = self.starting.find(facts.name)
         if start is not None and not start.is_launched:
             # Its launch may be taking back what it made: then that says why.
             start.is_gone = True
             self._dismiss(attendant, why)
             return
-        self._starts.pop(facts.name, None)
+        self.starting.end(facts.name)
         explain = partial(start_error, pod=facts.name, failed=failure("Deleted", why, may_pass=True))
         function = _function_of(attendant)
         self._perform(self._pool.gone(facts.name, facts.uid, function, explain, now=self._clock()))
         self._dismiss(attendant, why)
 
     def _note_ready(self, attendant: Attendant) -> None:
-        facts, start = attendant.facts, self._starts.pop(attendant.facts.name, None)
+        facts, start = attendant.facts, self.starting.end(attendant.facts.name)
         if start is None:
             _log.info("pod adopted", pod=facts.name, image=facts.asked_for)
             return
@@ -366,7 +339,7 @@ class Keeper:
             return
         facts, function = attendant.facts, _function_of(attendant)
         attendant.verdict = failed
-        self._starts.pop(facts.name, None)
+        self.starting.end(facts.name)
         _log.warning("pod failed", pod=facts.name, image=facts.asked_for, reason=failed.reason, message=failed.message)
         self._metrics.start_failed(failed.reason)
         explain = partial(start_error, pod=facts.name, failed=failed)
@@ -389,9 +362,7 @@ class Keeper:
                 case Refuse(ticket, why):
                     ticket.refuse(cast(Explain | None, why))
                 case StartPod():
-                    self._starts[effect.name] = start = ColdStart()
-                    work = self._start(effect, start, self._wanted[effect.function])
-                    self._tasks.start(work, name=f"start of {effect.name}")
+                    self.starting.begin(effect, self._wanted[effect.function])
                 case DeletePod():
                     self._tasks.start(self._delete(effect), name=f"deletion of {effect.name}")
                 case ExtendTtl(name, uid, reclaim_after):
@@ -401,69 +372,13 @@ class Keeper:
                     # Its call hears of it from the pod's connection, which is closed.
                     pass
 
-    async def _start(self, effect: StartPod, start: ColdStart, wanted: Wanted) -> None:
-        if wanted.image is None:
-            self._not_started(effect, wanted.unknown_error)
-            return
-        deadline = asyncio.get_running_loop().time() + self._start_timeout
-        launch = self._launch_of(effect.name, wanted.image, wanted.template, effect.reclaim_after)
-        if self.announce_address:
-            announcement = Announcement(effect.name, start.word)
-            launch = replace(launch, announcement=announcement.variable(self.announce_address))
-        outcome = await self._launcher.launch(launch, deadline=deadline, trouble=start.note_trouble)
-        match outcome:
-            case NameTaken():
-                self._starts.pop(effect.name, None)
-                self._perform(self._pool.taken(effect.name, effect.function, now=self._clock()))
-            case Failed():
-                self._metrics.start_failed(outcome.reason)
-                self._not_started(effect, partial(start_error, pod=effect.name, failed=outcome))
-            case Created() | Adopted():
-                start.note_created()
-                if isinstance(outcome, Adopted) or start.is_gone:
-                    self._starts.pop(effect.name, None)
-                if start.is_gone:
-                    deleted = failure("Deleted", "it was deleted", may_pass=True)
-                    explain = partial(start_error, pod=effect.name, failed=deleted)
-                    self._perform(
-                        self._pool.gone(effect.name, outcome.uid, effect.function, explain, now=self._clock())
-                    )
-                await self._wait_until_seen(effect, deadline)
-
-    def _launch_of(self, name: str, image: ImageMetadata, template: PodTemplate, reclaim_after: float) -> Launch:
-        resources = self._functions.of(image.reference.canonical).resources
-        return Launch(name=name, image=image, template=template, reclaim_after=reclaim_after, resources=resources)
-
     def _launch_again(self, attendant: Attendant) -> Launch | None:
         facts, wanted = attendant.facts, self._wanted.get(attendant.facts.asked_for)
         if wanted is None or wanted.image is None:
             return None
         if not facts.serves(wanted.image, template_version=wanted.template.version):
             return None
-        return self._launch_of(facts.name, wanted.image, wanted.template, facts.reclaim_after or 0.0)
-
-    async def _wait_until_seen(self, effect: StartPod, deadline: float) -> None:
-        """The watch shows a pod within moments; while the API server is away nobody waits for it for ever.
-
-        Where this runner may not look at pods, nobody waits at all.
-        """
-        loop = asyncio.get_running_loop()
-        while loop.time() < deadline:
-            if self.census.find(effect.name) or effect.name not in self._pool.pods(effect.function):
-                return
-            trouble = self._watched.trouble if self._watched is not None else None
-            if isinstance(trouble, KubernetesForbiddenError):
-                forbidden = creation_failure(trouble)
-                self._not_started(effect, partial(start_error, pod=effect.name, failed=forbidden))
-                return
-            await asyncio.sleep(_HEARTBEAT)
-        message = f"the API server does not show the pod{self._blindness}"
-        unseen = overdue("Unknown", message, after=self._start_timeout)
-        self._not_started(effect, partial(start_error, pod=effect.name, failed=unseen))
-
-    def _not_started(self, effect: StartPod, explain: Explain) -> None:
-        self._starts.pop(effect.name, None)
-        self._perform(self._pool.failed(effect.name, "", effect.function, explain, now=self._clock()))
+        return self.starting.launch_of(facts.name, wanted.image, wanted.template, facts.reclaim_after or 0.0)
 
     async def _delete(self, effect: DeletePod) -> None:
         attendant = self.census.find(effect.name, effect.uid)
@@ -487,7 +402,7 @@ class Keeper:
 
     async def run(self, watched: Watched) -> None:
         """Extend what is in use, collect what is not; never returns."""
-        self._watched = watched
+        self.starting.watched = watched
         loop = asyncio.get_running_loop()
         next_scan = loop.time() + self._scan_interval
         while True:
@@ -509,7 +424,7 @@ class Keeper:
             if attendant.verdict is not None and not attendant.is_leaving:
                 self._perform([DeletePod(attendant.facts.name, attendant.facts.uid, "failed")])
         self._perform(self._pool.collect(now=self._clock()))
-        self._service_care.delete_orphans(self.census.names() | self._starts.keys())
+        self._service_care.delete_orphans(self.census.names() | self.starting.names())
         functions = set(self._pool.functions())
         for function in [function for function in self._wanted if function not in functions]:
             del self._wanted[function]

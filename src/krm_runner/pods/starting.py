@@ -1,0 +1,178 @@
+"""Starts the pods that the pool wants, and knows those on their way: from its decision until they serve, or do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from krm_runner.core.announcement import Announcement
+from krm_runner.core.errors import KubernetesError, KubernetesForbiddenError
+from krm_runner.core.image_metadata import ImageMetadata
+from krm_runner.core.pod_failure import Failed, creation_failure, failure, overdue, start_error
+from krm_runner.core.pod_template import PodTemplate
+from krm_runner.core.pool import Pool
+from krm_runner.core.pool_terms import Effects, StartPod
+from krm_runner.pods.attendant import Attendant
+from krm_runner.pods.census import Census
+from krm_runner.pods.cold_start import ColdStart
+from krm_runner.pods.function_limits import FunctionLimits
+from krm_runner.pods.launcher import Adopted, Created, Launch, Launcher, NameTaken
+from krm_runner.pods.lease import Explain, Ticket, Wanted
+from krm_runner.pods.tasks import Tasks
+from krm_runner.telemetry.pod_metrics import PodMetrics
+
+_LOOK = 1.0
+
+
+class Watched(Protocol):
+    """Who keeps the census up to date."""
+
+    @property
+    def connected_since(self) -> float | None:
+        """Since when the API server answers without a break, on the event loop's clock."""
+        ...
+
+    @property
+    def trouble(self) -> KubernetesError | None:
+        """Why it does not answer, or what it says instead."""
+        ...
+
+
+class Starting:
+    """Of one keeper: tells its pool what becomes of a start, and has it performed what that leads to."""
+
+    def __init__(
+        self,
+        pool: Pool[Ticket],
+        perform: Callable[[Effects[Ticket]], None],
+        *,
+        census: Census,
+        launcher: Launcher,
+        functions: FunctionLimits,
+        metrics: PodMetrics,
+        tasks: Tasks,
+        timeout: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.watched: Watched | None = None
+        self.announce_address = ""
+        """Where new pods announce themselves, if they are to; see `announced`."""
+        self._pool = pool
+        self._perform = perform
+        self._census = census
+        self._launcher = launcher
+        self._functions = functions
+        self._metrics = metrics
+        self._tasks = tasks
+        self._timeout = timeout
+        self._clock = clock
+        self._starts: dict[str, ColdStart] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._starts
+
+    def names(self) -> set[str]:
+        """Of the pods on their way."""
+        return set(self._starts)
+
+    def find(self, name: str) -> ColdStart | None:
+        """The start of the pod of this name."""
+        return self._starts.get(name)
+
+    def end(self, name: str) -> ColdStart | None:
+        """It serves, or never will."""
+        return self._starts.pop(name, None)
+
+    def begin(self, effect: StartPod, wanted: Wanted) -> None:
+        """The pool wants this pod."""
+        self._starts[effect.name] = start = ColdStart()
+        self._tasks.start(self._start(effect, start, wanted), name=f"start of {effect.name}")
+
+    def announced(self, announcement: Announcement, ip: str) -> None:
+        """A pod says that it serves: one that is being started here, and knows the word that it was given."""
+        start = self._starts.get(announcement.pod)
+        if start is None or start.announced_ip or not announcement.is_of(start.word):
+            return
+        start.announced_ip = ip
+        if (attendant := self._census.find(announcement.pod)) is not None:
+            attendant.announced(ip)
+
+    def came(self, attendant: Attendant) -> None:
+        """The watch shows a pod: it may have announced itself before that."""
+        start = self._starts.get(attendant.facts.name)
+        if start is not None and start.announced_ip:
+            attendant.announced(start.announced_ip)
+
+    def progress(self, name: str) -> str:
+        """How far a pod is that the watch does not show yet, in a line."""
+        start = self._starts.get(name)
+        return f'pod "{name}": ' + (start.progress if start else "it is not seen yet") + self._blindness
+
+    def launch_of(self, name: str, image: ImageMetadata, template: PodTemplate, reclaim_after: float) -> Launch:
+        """The pod as it is to be created."""
+        resources = self._functions.of(image.reference.canonical).resources
+        return Launch(name=name, image=image, template=template, reclaim_after=reclaim_after, resources=resources)
+
+    @property
+    def _trouble(self) -> KubernetesError | None:
+        return self.watched.trouble if self.watched is not None else None
+
+    @property
+    def _blindness(self) -> str:
+        """Why pods are not seen that are there; for the end of a line."""
+        return f"; this runner does not see pods for now: {self._trouble}" if self._trouble else ""
+
+    async def _start(self, effect: StartPod, start: ColdStart, wanted: Wanted) -> None:
+        if wanted.image is None:
+            self._not_started(effect, wanted.unknown_error)
+            return
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        launch = self.launch_of(effect.name, wanted.image, wanted.template, effect.reclaim_after)
+        if self.announce_address:
+            announcement = Announcement(effect.name, start.word)
+            launch = replace(launch, announcement=announcement.variable(self.announce_address))
+        outcome = await self._launcher.launch(launch, deadline=deadline, trouble=start.note_trouble)
+        match outcome:
+            case NameTaken():
+                self.end(effect.name)
+                self._perform(self._pool.taken(effect.name, effect.function, now=self._clock()))
+            case Failed():
+                self._metrics.start_failed(outcome.reason)
+                self._not_started(effect, partial(start_error, pod=effect.name, failed=outcome))
+            case Created() | Adopted():
+                start.note_created()
+                if isinstance(outcome, Adopted) or start.is_gone:
+                    self.end(effect.name)
+                if start.is_gone:
+                    deleted = failure("Deleted", "it was deleted", may_pass=True)
+                    explain = partial(start_error, pod=effect.name, failed=deleted)
+                    self._perform(
+                        self._pool.gone(effect.name, outcome.uid, effect.function, explain, now=self._clock())
+                    )
+                await self._wait_until_seen(effect, deadline)
+
+    async def _wait_until_seen(self, effect: StartPod, deadline: float) -> None:
+        """The watch shows a pod within moments; while the API server is away nobody waits for it for ever.
+
+        Where this runner may not look at pods, nobody waits at all.
+        """
+        loop = asyncio.get_running_loop()
+        while loop.time() < deadline:
+            if self._census.find(effect.name) or effect.name not in self._pool.pods(effect.function):
+                return
+            trouble = self._trouble
+            if isinstance(trouble, KubernetesForbiddenError):
+                forbidden = creation_failure(trouble)
+                self._not_started(effect, partial(start_error, pod=effect.name, failed=forbidden))
+                return
+            await asyncio.sleep(_LOOK)
+        message = f"the API server does not show the pod{self._blindness}"
+        unseen = overdue("Unknown", message, after=self._timeout)
+        self._not_started(effect, partial(start_error, pod=effect.name, failed=unseen))
+
+    def _not_started(self, effect: StartPod, explain: Explain) -> None:
+        self.end(effect.name)
+        self._perform(self._pool.failed(effect.name, "", effect.function, explain, now=self._clock()))
