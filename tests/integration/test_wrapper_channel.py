@@ -8,15 +8,18 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from krm_runner.core import image_ref
 from krm_runner.core.errors import DeadlineExceededError, PodLostError, RemoteError
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
 from krm_runner.rpc.wrapper_channel import Target, WrapperChannel
+from krm_runner.telemetry.tracing import evaluation_span, trace_headers
 from support.processes import command_lines, eventually
 from support.relay import Relay
 from support.runner import write_function
@@ -98,6 +101,21 @@ async def test_output_and_log_come_back(start: Start, dial: Dial) -> None:
     channel = dial(start("#!/bin/sh\necho hello >&2\nexec cat\n").address)
     result = await channel.evaluate(request())
     assert (bytes(result.resource_list), result.log, result.runtime) == (LIST, b"hello\n", "pod")
+
+
+async def test_the_functions_span_is_in_the_callers_trace(
+    start: Start, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    channel = dial(start('#!/bin/sh\ncat\necho "$TRACEPARENT" >&2\n').address)
+    caller = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    with evaluation_span(TracerProvider().get_tracer("test"), metadata=caller):
+        traced = replace(request(), trace=trace_headers())
+    said = (await channel.evaluate(traced)).log.decode().strip()
+    assert dict(traced.trace) == {"traceparent": said}
+    assert said.split("-")[1] == caller["traceparent"].split("-")[1], "the same trace"
+    assert said != caller["traceparent"], "and a span of the runner's own"
+    assert (await channel.evaluate(request())).log == b"\n"
 
 
 async def test_an_answer_of_exactly_the_limit_arrives(start: Start, dial: Dial) -> None:

@@ -20,6 +20,8 @@ class EvaluationRequest:
     """When the answer must be there, on the event loop's clock; keeping it is the runtime's duty."""
     runtime: str = ""
     """The runtime that has the call, said by the chain; empty while none has it."""
+    trace: tuple[tuple[str, str], ...] = ()
+    """The headers of its trace, for whoever executes it elsewhere; none when nothing is traced."""
 
 
 @dataclass(frozen=True, slots=True)

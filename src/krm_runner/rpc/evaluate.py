@@ -31,7 +31,7 @@ from krm_runner.rpc import wire
 from krm_runner.rpc._generated import evaluator_pb2
 from krm_runner.rpc.status import DETAILS_KEY, status_of
 from krm_runner.telemetry.metrics import EvaluationMetrics
-from krm_runner.telemetry.tracing import evaluation_span
+from krm_runner.telemetry.tracing import evaluation_span, trace_headers
 
 SERVICE_NAME: str = evaluator_pb2.DESCRIPTOR.services_by_name["FunctionEvaluator"].full_name
 
@@ -198,6 +198,7 @@ class EvaluateHandler:
             reference=self._reference(call.image, image),
             resource_list=resource_list,
             deadline=call.started + timeout - margin,
+            trace=trace_headers() if self._tracer is not None else (),
         )
 
     def _note_cancellation(self, call: _Call) -> None:

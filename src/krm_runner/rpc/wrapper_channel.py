@@ -146,7 +146,8 @@ class WrapperChannel:
         link.calls += 1
         try:
             message = wire.encode_request(request.image, request.resource_list)
-            return self._result(request, await link.evaluate(message, timeout=timeout, metadata=self._metadata))
+            metadata = (*self._authorization, *request.trace) or None
+            return self._result(request, await link.evaluate(message, timeout=timeout, metadata=metadata))
         except grpc.aio.AioRpcError as error:
             raise await self._failure(request, error, link, started) from error
         except asyncio.CancelledError as cancelled:
@@ -169,9 +170,9 @@ class WrapperChannel:
             await link.close()
 
     @property
-    def _metadata(self) -> tuple[tuple[str, str], ...] | None:
+    def _authorization(self) -> tuple[tuple[str, str], ...]:
         token = self._token()
-        return None if token is None else ((HEADER, authorization(token.reveal())),)
+        return () if token is None else ((HEADER, authorization(token.reveal())),)
 
     def _is_ended_by_us(self, cancellations: int) -> bool:
         """Calls that `close` ends look like calls whose own task is cancelled."""
@@ -203,7 +204,10 @@ class WrapperChannel:
         link.calls += 1
         try:
             answer = await link.check(
-                _WHOLE_SERVER, timeout=max(0.0, timeout), wait_for_ready=wait_for_ready, metadata=self._metadata
+                _WHOLE_SERVER,
+                timeout=max(0.0, timeout),
+                wait_for_ready=wait_for_ready,
+                metadata=self._authorization or None,
             )
             return _health_in_words(answer)
         except grpc.aio.AioRpcError as error:

@@ -8,6 +8,15 @@ from contextlib import contextmanager
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
 
+def trace_headers() -> tuple[tuple[str, str], ...]:
+    """What tells another server that its part belongs to the current span."""
+    from opentelemetry.propagate import inject  # noqa: PLC0415 - as below
+
+    headers: dict[str, str] = {}
+    inject(headers)
+    return tuple(headers.items())
+
+
 @contextmanager
 def evaluation_span(tracer: Tracer | None, *, metadata: Mapping[str, str]) -> Generator[dict[str, str | int]]:
     """Span around one call; what is put into the mapping becomes its attributes, `code` its status."""
