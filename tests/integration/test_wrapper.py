@@ -20,6 +20,7 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse as HealthResponse
 
+from krm_runner.core.errors import TooBusyError
 from krm_runner.rpc._generated.evaluator_pb2 import EvaluateFunctionResponse
 from krm_runner.rpc.wire import encode_request
 from support.client import METHOD, Answer, Client, answer_of, check_health, watch_health
@@ -271,6 +272,46 @@ async def test_a_full_queue_refuses_and_dead_calls_leave_it(pod: Pod) -> None:
         late = await client.evaluate(IMAGE, LIST, timeout=0.5)
         assert late.code == "DEADLINE_EXCEEDED"
     await eventually(lambda: "sleep 5001" not in command_lines(), what="the function is gone")
+
+
+async def test_a_call_whose_turn_would_come_too_late_hears_it_before_it_would_run(pod: Pod) -> None:
+    gate = pod.directory / "gate"
+    script = f"#!/bin/sh\ncat\necho x >>runs\nsleep 1\nwhile [ -e {gate} ]; do sleep 0.05; done\n"
+    wrapper = pod.start(script, "--max-parallel=1")
+    async with Client(wrapper.address) as client:
+        assert (await client.evaluate(IMAGE, LIST)).code == "OK"
+        gate.touch()
+        # On one connection they arrive in this order; the first of them holds the only place.
+        ahead = [client.start(IMAGE, LIST) for _ in range(4)]
+        refused = await client.evaluate(IMAGE, LIST, timeout=1)
+        assert (refused.code, refused.reason) == ("RESOURCE_EXHAUSTED", "TOO_BUSY"), refused.message
+        assert [call for call in ahead if call.done()] == [], "nobody had to end for that"
+        facts = refused.facts or {}
+        assert facts["waiting"] == "3"
+        assert refused.retry_delay == pytest.approx(float(facts["expected_seconds"]), abs=0.6)
+        in_the_runners_words = TooBusyError(facts["image"], waiting=3, expected=refused.retry_delay or 0)
+        assert refused.message == str(in_the_runners_words)
+        patient = client.start(IMAGE, LIST)
+        gate.unlink()
+        answers = [await answer_of(call) for call in (*ahead, patient)]
+        assert {answer.code for answer in answers} == {"OK"}, "who was there before, or has time, is served"
+    assert (pod.directory / "runs").read_text() == "x\n" * 6
+
+
+async def test_calls_that_never_ran_say_nothing_of_those_that_do(pod: Pod) -> None:
+    wrapper = pod.start("#!/bin/sh\ncat\nsleep 1\n", "--max-parallel=1", "--standby=0")
+    function = pod.directory / "function"
+    async with Client(wrapper.address) as client:
+        assert (await client.evaluate(IMAGE, LIST)).code == "OK"
+        function.chmod(0o600)
+        failed = [await client.evaluate(IMAGE, LIST) for _ in range(30)]
+        assert {answer.reason for answer in failed} == {"CANNOT_EXECUTE"}
+        function.chmod(0o700)
+        ahead = [client.start(IMAGE, LIST) for _ in range(4)]
+        refused = await client.evaluate(IMAGE, LIST, timeout=1)
+        assert refused.reason == "TOO_BUSY", refused.message
+        assert float((refused.facts or {})["expected_seconds"]) >= 3
+        assert {(await answer_of(call)).code for call in ahead} == {"OK"}
 
 
 async def test_a_call_that_waits_too_long_never_runs(pod: Pod) -> None:

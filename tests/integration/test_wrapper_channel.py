@@ -163,6 +163,24 @@ async def test_a_full_queue_is_passed_on_with_its_delay(start: Start, dial: Dial
     await asyncio.wait([first])
 
 
+async def test_a_turn_that_would_come_too_late_is_passed_on_with_its_facts_and_its_delay(
+    start: Start, dial: Dial
+) -> None:
+    channel = dial(start("#!/bin/sh\ncat\nsleep 1\n", "--max-parallel=1").address)
+    await channel.evaluate(request())
+    ahead = [call(channel) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(RemoteError, match="its turn would come in about") as raised:
+        await channel.evaluate(request(seconds=1))
+    error = raised.value
+    assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "TOO_BUSY")
+    assert error.facts == {"waiting": "3", "expected_seconds": error.facts["expected_seconds"], "pod": POD}
+    assert error.retry_after == pytest.approx(float(error.facts["expected_seconds"]), abs=0.6)
+    for one in ahead:
+        one.cancel()
+    await asyncio.wait(ahead)
+
+
 async def test_an_answer_over_our_own_limit_names_the_flag(start: Start, dial: Dial) -> None:
     with pytest.raises(RemoteError, match="--max-request-body-size") as raised:
         await dial(start(COPY).address, message_limit=20).evaluate(request())

@@ -118,6 +118,8 @@ def test_a_status_is_read_back_into_what_it_was_made_of() -> None:
     assert read == Details("FUNCTION_FAILED", {"exit_code": "3"}, None)
     full = details_of([(DETAILS_KEY, status_of(errors.QueueFullError(IMAGE, waiting=3)).details)])
     assert full == Details("QUEUE_FULL", {"waiting": "3"}, 1.0)
+    busy = details_of([(DETAILS_KEY, status_of(errors.TooBusyError(IMAGE, waiting=3, expected=12.4)).details)])
+    assert busy == Details("TOO_BUSY", {"waiting": "3", "expected_seconds": "12.4"}, 12.0)
 
 
 @pytest.mark.parametrize(

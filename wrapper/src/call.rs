@@ -4,13 +4,14 @@
 
 use std::ffi::CString;
 use std::io;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use crate::envelope::Envelope;
 use crate::errors::EvaluationError;
+use crate::forecast::Forecast;
 use crate::load::Counts;
 use crate::metrics::Metrics;
 use crate::process::child::Function;
@@ -46,6 +47,7 @@ pub struct Outcome {
 pub struct Call {
     pub function: Arc<Function>,
     pub counts: Arc<Counts>,
+    pub forecast: Arc<Mutex<Forecast>>,
     pub reserve: Option<Arc<Reserve>>,
     pub metrics: Arc<Metrics>,
     pub image: String,
@@ -69,7 +71,11 @@ impl Call {
         if let Some(reserve) = self.usable_reserve() {
             reserve.served();
         }
-        (Some(origin), self.conclude(ended))
+        let learn = lesson(&ended);
+        // The verdict keeps the place as well.
+        let result = self.conclude(ended);
+        learn(&mut self.forecast.lock().unwrap_or_else(PoisonError::into_inner), began.elapsed());
+        (Some(origin), result)
     }
 
     /// None for a call with an environment of its own.
@@ -118,6 +124,16 @@ impl Call {
     /// Whoever ended the call may have an answer of their own, and then nobody reads this.
     fn over(&self, is_started: bool) -> EvaluationError {
         EvaluationError::shutting_down(&self.image, is_started)
+    }
+}
+
+/// What the time that a call took says of those to come.
+fn lesson(ended: &Result<Ended, Failure>) -> fn(&mut Forecast, Duration) {
+    match ended {
+        Ok(_) | Err(Failure::OutputLimit(_)) => Forecast::learn,
+        Err(Failure::Stopped) => Forecast::learn_at_least,
+        // It never ran.
+        Err(Failure::Start(_)) => |_, _| (),
     }
 }
 

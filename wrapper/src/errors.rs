@@ -19,6 +19,7 @@ pub struct EvaluationError {
 }
 
 const SOON: Option<Duration> = Some(Duration::from_secs(1));
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 impl EvaluationError {
     fn new(code: Code, reason: &'static str, message: String) -> Self {
@@ -102,6 +103,19 @@ impl EvaluationError {
         );
         let error = Self::new(Code::ResourceExhausted, "QUEUE_FULL", message).fact("waiting", &waiting);
         Self { retry_after: SOON, ..error }
+    }
+
+    /// The call's turn would come after its deadline.
+    pub fn too_busy(function: &str, waiting: usize, expected: Duration) -> Self {
+        let message = format!(
+            "function \"{function}\" is not run: {waiting} calls wait already, its turn would come in about {} s, and its \
+             deadline is earlier; try again later",
+            expected.as_secs_f64().round().max(1.0)
+        );
+        let error = Self::new(Code::ResourceExhausted, "TOO_BUSY", message)
+            .fact("waiting", &waiting)
+            .fact("expected_seconds", &format!("{:.1}", expected.as_secs_f64()));
+        Self { retry_after: SOON.map(|soon| expected.clamp(soon, LONGEST_RETRY)), ..error }
     }
 
     /// The machine has no process, file or memory left to start the function with.

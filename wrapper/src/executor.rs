@@ -1,5 +1,7 @@
 //! When a function runs: a bounded number at once, the others in line, and whoever gives up leaves no trace.
 //!
+//! Who would wait for nothing is refused at once, before anything of the request is read: by `forecast`.
+//!
 //! Two stages: a call is *admitted* before its request is read (so many as run, and two more, so that the next ones are
 //! ready): of what waits before that no more than a window of the connection is held here. It gets a *worker*
 //! for its process, who is free again only when the last process of its group is gone. Both lines are first come, first
@@ -7,8 +9,8 @@
 
 use std::ffi::CString;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,6 +18,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 
 use crate::call::{Call, Origin, Outcome, cannot_start};
 use crate::errors::EvaluationError;
+use crate::forecast::Forecast;
 use crate::load::Counts;
 use crate::metrics::Metrics;
 use crate::process::child::Function;
@@ -43,6 +46,7 @@ pub struct Executor {
     workers: Workers,
     entered: AtomicUsize,
     counts: Arc<Counts>,
+    forecast: Arc<Mutex<Forecast>>,
     reserve: Option<Arc<Reserve>>,
     /// An answer is on its way, and nobody waits.
     answered: Arc<Notify>,
@@ -75,6 +79,7 @@ impl Executor {
             workers: Workers::new(limits.max_parallel),
             entered: AtomicUsize::new(0),
             counts,
+            forecast: Arc::new(Mutex::new(Forecast::new(limits.max_parallel))),
             reserve: reserve.transpose()?,
             answered: Arc::default(),
             asked: Notify::new(),
@@ -143,13 +148,18 @@ impl Executor {
         }
     }
 
-    /// A call comes; it is refused when too many wait already.
-    pub fn enter(&self) -> Result<Ticket<'_>, EvaluationError> {
+    /// A call comes that has so much time; it is refused when too many wait already, or its turn would come too late.
+    pub fn enter(&self, time: Duration) -> Result<Ticket<'_>, EvaluationError> {
         self.entered.fetch_add(1, Ordering::Relaxed);
         let ahead = self.counts.enter();
         let ticket = Ticket { executor: self, arrived: Instant::now() };
-        if ahead >= self.limits.max_parallel + self.limits.max_waiting {
-            return Err(EvaluationError::queue_full(&self.function(), ahead - self.limits.max_parallel));
+        let Some(waiting) = ahead.checked_sub(self.limits.max_parallel) else { return Ok(ticket) };
+        if waiting >= self.limits.max_waiting {
+            return Err(EvaluationError::queue_full(&self.function(), waiting));
+        }
+        let expected = self.forecast.lock().unwrap_or_else(PoisonError::into_inner).wait(waiting);
+        if expected > time {
+            return Err(EvaluationError::too_busy(&self.function(), waiting, expected));
         }
         Ok(ticket)
     }
@@ -178,6 +188,7 @@ impl Ticket<'_> {
         let call = Call {
             function: Arc::clone(&executor.function),
             counts: Arc::clone(&executor.counts),
+            forecast: Arc::clone(&executor.forecast),
             reserve: executor.reserve.clone(),
             metrics: Arc::clone(&executor.metrics),
             image: image.to_owned(),

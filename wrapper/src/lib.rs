@@ -6,8 +6,8 @@
 //!
 //! From the bottom up: `envelope` and `verdict` judge what a function wrote, and know nothing of processes; `process`
 //! runs one process and leaves nothing behind; `standby` says which are started before their call, and `reserve` does so;
-//! `executor` decides when calls run; `rpc` speaks gRPC; `announcement` tells the runner that it does; `serve` wires it
-//! together.
+//! `forecast` says who would come too late, `executor` decides when calls run; `rpc` speaks gRPC; `announcement` tells
+//! the runner that it does; `serve` wires it together.
 //! `applets` are the other programs that this one is when it is called by their names.
 
 pub mod announcement;
@@ -18,6 +18,7 @@ pub mod envelope;
 pub mod errors;
 pub mod executor;
 pub mod flags;
+pub mod forecast;
 mod load;
 pub mod log;
 pub mod log_excerpt;

@@ -16,7 +16,7 @@ from google.rpc.status_pb2 import Status as RpcStatus
 
 from krm_runner.rpc.status import DETAILS_KEY, DOMAIN
 
-_FACTS = frozenset({"executable", "exit_code", "limit", "signal", "size", "started", "waiting"})
+_FACTS = frozenset({"executable", "exit_code", "expected_seconds", "limit", "signal", "size", "started", "waiting"})
 """What wrappers tell; image and runtime, which they tell as well, are known here."""
 
 

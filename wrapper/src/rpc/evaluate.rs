@@ -92,7 +92,7 @@ impl Evaluation {
         if let Some(why) = self.token.as_ref().and_then(|token| token.fault(&call.headers)) {
             return Err(EvaluationError::unauthenticated(why));
         }
-        let ticket = self.executor.enter()?;
+        let ticket = self.executor.enter(record.remaining())?;
         let _admitted = ticket.admitted().await;
         // Whoever is admitted and sends nothing keeps others waiting.
         let request = tokio::time::timeout(UPLOAD_TIMEOUT, self.read(call, requests)).await;
@@ -275,6 +275,11 @@ impl<'a> Record<'a> {
             queue_wait: None,
             facts: Vec::new(),
         }
+    }
+
+    /// Until its deadline.
+    fn remaining(&self) -> Duration {
+        self.deadline.map_or(LONGEST_TIMEOUT, |deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     fn succeed(&mut self) {

@@ -5,6 +5,7 @@
 //! `TRAILER_BUDGET`. Details come on top of code and message, which make sense alone.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use prost::Message;
 use tonic::Status;
@@ -17,6 +18,7 @@ const DOMAIN: &str = "krm-runner";
 const RUNTIME: &str = "pod";
 const MAX_FACT_LENGTH: usize = 256;
 const HEADER_OVERHEAD: usize = 32;
+const HALF_A_SECOND: Duration = Duration::from_millis(500);
 
 /// Code, message and details, small enough for a stock client.
 pub fn status_of(error: &EvaluationError, image: &str) -> Status {
@@ -31,7 +33,7 @@ pub fn status_of(error: &EvaluationError, image: &str) -> Status {
     };
     let mut details = vec![pack("google.rpc.ErrorInfo", &information)];
     if let Some(delay) = error.retry_after {
-        let seconds = i64::try_from(delay.as_secs()).unwrap_or(1).max(1);
+        let seconds = i64::try_from((delay + HALF_A_SECOND).as_secs()).unwrap_or(1).max(1);
         let retry = RetryInfo { retry_delay: Some(ProtoDuration { seconds, nanos: 0 }) };
         details.push(pack("google.rpc.RetryInfo", &retry));
     }

@@ -1,0 +1,93 @@
+//! When a call would have its turn, by what calls have taken so far; who would come too late hears it at once.
+//!
+//! The rule is that of the runner's `core.call_queue`, for one function: a call waits for all that wait already, each
+//! holds a place for as long as calls do on average, and so many places become free in that time. The newest call counts
+//! most, so that the forecast follows a function whose packages grow. Pure: no clock, no locks.
+
+use std::time::Duration;
+
+/// The newest call is so large a part of the average: a fifth.
+const PARTS: u32 = 5;
+
+pub struct Forecast {
+    places: u32,
+    /// How long a call holds its place, on average; none while nothing is known.
+    average: Option<Duration>,
+}
+
+impl Forecast {
+    pub fn new(places: usize) -> Self {
+        Self { places: number(places), average: None }
+    }
+
+    /// A call held its place for so long, from its turn to its end.
+    pub fn learn(&mut self, held: Duration) {
+        let average = self.average.map_or(held, |known| known / PARTS * (PARTS - 1) + held / PARTS);
+        self.average = Some(average);
+    }
+
+    /// A call was cut off after so long: it would have taken at least that, and what is known may be nearer.
+    pub fn learn_at_least(&mut self, held: Duration) {
+        if self.average.is_none_or(|known| known < held) {
+            self.learn(held);
+        }
+    }
+
+    /// How long one more call would wait for its turn, behind so many that wait; nothing when nothing is known.
+    pub fn wait(&self, waiting: usize) -> Duration {
+        self.average.unwrap_or_default().saturating_mul(number(waiting)) / self.places
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn nothing_is_forecast_while_nothing_is_known() {
+        assert_eq!(Forecast::new(1).wait(1000), Duration::ZERO);
+    }
+
+    #[test]
+    fn places_share_the_work_of_those_that_wait() {
+        let mut forecast = Forecast::new(2);
+        forecast.learn(4 * SECOND);
+        assert_eq!(forecast.wait(0), Duration::ZERO);
+        assert_eq!(forecast.wait(1), 2 * SECOND);
+        assert_eq!(forecast.wait(5), 10 * SECOND);
+    }
+
+    #[test]
+    fn the_newest_count_most() {
+        let mut forecast = Forecast::new(1);
+        for held in [10 * SECOND, Duration::ZERO, Duration::ZERO, Duration::ZERO] {
+            forecast.learn(held);
+        }
+        let expected = 10.0 * 0.8_f64.powi(3);
+        assert!((forecast.wait(1).as_secs_f64() - expected).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_call_that_was_cut_off_never_makes_the_others_look_quicker() {
+        let mut forecast = Forecast::new(1);
+        forecast.learn_at_least(2 * SECOND);
+        assert_eq!(forecast.wait(1), 2 * SECOND, "better than nothing");
+        forecast.learn_at_least(SECOND);
+        assert_eq!(forecast.wait(1), 2 * SECOND);
+        forecast.learn_at_least(7 * SECOND);
+        assert_eq!(forecast.wait(1), 3 * SECOND);
+    }
+
+    #[test]
+    fn no_number_is_too_large() {
+        let mut forecast = Forecast::new(1);
+        forecast.learn(Duration::MAX);
+        assert_eq!(forecast.wait(usize::MAX), Duration::MAX);
+    }
+}
