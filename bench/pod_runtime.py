@@ -168,7 +168,9 @@ class Starts:
         self.note(_BEHIND, (answered - await asyncio.to_thread(self._watch.of, pod)) * 1e3)
         self.note(_LISTENS, (await asyncio.to_thread(listening_since, self._site, pod) - began) * 1e3)
         if self._has_peer:
-            self.note(_KUBECTL, await asyncio.to_thread(by_kubectl, self._site, pod, "peer") * 1e3)
+            peer = f"peer-{pod['metadata']['uid']}"
+            self.note(_KUBECTL, await asyncio.to_thread(by_kubectl, self._site, pod, peer) * 1e3)
+            self._site.delete_pod(peer)
         await asyncio.to_thread(delete_all, self._site)
 
     def note(self, name: str, milliseconds: float) -> None:
