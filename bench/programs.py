@@ -1,7 +1,8 @@
 """What the benchmarks need besides the runner, built into .cache/ on first use.
 
 Two C programs always; a load generator and two functions of the catalog in Go where there is a Go toolchain. Without
-one a slower load generator in Python takes over, and the catalog's functions are left out.
+one a slower load generator in Python takes over, and the catalog's functions are left out; so is the function in
+JavaScript where there is no Node.js.
 """
 
 from __future__ import annotations
@@ -90,6 +91,11 @@ def functions() -> list[Function]:
             Function("set-namespace-go", _CATALOG / "set-namespace-v0.4.5", inputs.SET_NAMESPACE_CONFIG, 5_000_000),
             Function("starlark-go", _CATALOG / "starlark-v0.5.5", inputs.STARLARK_CONFIG, _SMALL_FILES_ONLY),
         ]
+    if shutil.which("node") is not None:
+        script = _BENCH / "set-namespace.js"
+        found.append(Function("set-namespace-js", script, inputs.SET_NAMESPACE_CONFIG, _SMALL_FILES_ONLY))
+    else:
+        print("no Node.js: the function in JavaScript is left out", file=sys.stderr, flush=True)
     embedded = _ROOT / "functions" / "set-namespace"
     found.append(Function("set-namespace-py", embedded, inputs.SET_NAMESPACE_CONFIG, _SMALL_FILES_ONLY))
     return found
