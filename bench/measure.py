@@ -10,15 +10,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from bench.programs import LoadGenerator
-from bench.server import CpuSeconds, Server
+from bench.server import CpuSeconds
 
 SIZES = {"2KB": 2_000, "100KB": 100_000, "5MB": 5_000_000}
 CALLERS = (1, 8, 32)
 _SLACK_SECONDS = 300
-_WARM_UP_CALLS = 1
 
 
 class BenchmarkError(Exception):
@@ -69,8 +68,21 @@ class Laps:
         return sum(of(sample) for sample in self.samples)
 
 
+class Served(Protocol):
+    """What is called: a server, or several that share the load."""
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Where they listen."""
+        ...
+
+    def cpu(self) -> CpuSeconds:
+        """So far."""
+        ...
+
+
 def through(
-    server: Server,
+    server: Served,
     load: LoadGenerator,
     *,
     callers: int,
@@ -83,12 +95,13 @@ def through(
     before = server.cpu()
     report = run_report(
         *load.command,
-        *(f"-port={server.port}", f"-seconds={seconds}", f"-callers={callers}"),
+        *(f"-addresses={','.join(server.addresses)}", f"-seconds={seconds}", f"-callers={callers}"),
         *(f"-pause={pause_ms}ms", f"-image={image}", f"-input={data}"),
         seconds=seconds,
     )
     cpu = server.cpu().since(before)
-    return sample_of(report, cpu, load=report["cpu_seconds"], more_executions=_WARM_UP_CALLS)
+    # Each connection has one call more, before time is taken.
+    return sample_of(report, cpu, load=report["cpu_seconds"], more_executions=len(server.addresses))
 
 
 def run_report(*command: str, seconds: float) -> dict[str, float]:

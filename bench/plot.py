@@ -21,7 +21,8 @@ _PARTS = (
     ("wrapper", "wrapper server: calls/s against a minimal one in Go", "wrapper/Go ratio", "wrapper/Go rounds"),
     ("warm", "runner and pod: calls/s against the wrapper server alone", "throughput ratio", "throughput rounds"),
 )
-_LABELS = ("function", "size", "callers")
+_LABELS = {"function": "", "size": "", "pods": " pods", "callers": ""}
+"""The columns that say what a row is of, and what stands behind them."""
 _WIDTH, _LEFT, _ROW, _TOP = 760, 250, 18, 34
 _FULL = 1.8
 """The ratio at the right edge."""
@@ -49,7 +50,7 @@ def tables(page: str) -> Iterator[tuple[str, list[Bar]]]:
         for row in rows:
             cells = dict(zip(names, row, strict=True))
             lowest, highest = cells[rounds].split("-")
-            label = " · ".join(cells[name] for name in _LABELS if name in cells)
+            label = " · ".join(cells[name] + unit for name, unit in _LABELS.items() if name in cells)
             bars.append(Bar(label, float(cells[ratio]), float(lowest), float(highest)))
         yield heading, bars
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,9 +108,22 @@ def wrapper_server(wrapper: Path, function: Path, directory: Path) -> Generator[
             process.terminate()
 
 
+def loopback_address(number_of_pod: int) -> str:
+    """One for each, all of them where a single wrapper server listens."""
+    return f"127.0.{number_of_pod // 250}.{number_of_pod % 250 + 2}"
+
+
 @contextmanager
-def place(kube: Kube, directory: Path, kubeconfig: Path, size: int, *, namespace: str = "") -> Generator[Place]:
-    """A runner that knows so many ready pods."""
+def place(
+    kube: Kube,
+    directory: Path,
+    kubeconfig: Path,
+    size: int,
+    *,
+    namespace: str = "",
+    address: Callable[[int], str] = loopback_address,
+) -> Generator[Place]:
+    """A runner that knows so many ready pods; the address is that of the pod with a number."""
     namespace, own = namespace or f"pods-{size}", directory / f"runner-{size}"
     own.mkdir()
     kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
@@ -132,7 +145,7 @@ def place(kube: Kube, directory: Path, kubeconfig: Path, size: int, *, namespace
         (first,) = kube.items(path, labelSelector=_LABEL)
         progress(f"{size} pods are played")
         for number_of_pod in range(1, size + 1):
-            play(kube, path, another(kube, first, number_of_pod), number_of_pod)
+            play(kube, path, another(kube, first, number_of_pod), address(number_of_pod))
         log = own / "log"
         wait_until(lambda: ready(log) == size, what=f"{size} pods are ready", seconds=120)
         time.sleep(1.0)
@@ -167,9 +180,8 @@ def another(kube: Kube, first: Json, number_of_pod: int) -> Json:
     )
 
 
-def play(kube: Kube, path: str, pod: Json, number_of_pod: int) -> None:
+def play(kube: Kube, path: str, pod: Json, address: str) -> None:
     """What a kubelet would say of a pod that serves."""
-    address = f"127.0.{number_of_pod // 250}.{number_of_pod % 250 + 2}"
     kube.patch(
         f"{path}/{pod['metadata']['name']}/status",
         {

@@ -6,6 +6,9 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from itertools import cycle, islice
 from pathlib import Path
 
 import grpc
@@ -23,10 +26,10 @@ _Method = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 
 
 class _Load:
-    """Callers that send the same request again and again."""
+    """Callers that send the same request again and again, each to one of the servers."""
 
-    def __init__(self, method: _Method, request: bytes) -> None:
-        self._method = method
+    def __init__(self, methods: Sequence[_Method], request: bytes) -> None:
+        self._methods = methods
         self._request = request
         self._latencies: list[float] = []
         self._failures: list[str] = []
@@ -35,8 +38,8 @@ class _Load:
         """The report."""
         started, cpu = time.monotonic(), time.process_time()
         async with asyncio.TaskGroup() as group:
-            for _ in range(callers):
-                group.create_task(self._call_until(started + seconds, pause))
+            for method in islice(cycle(self._methods), callers):
+                group.create_task(self._call_until(method, started + seconds, pause))
         elapsed, cpu = time.monotonic() - started, time.process_time() - cpu
         ordered = sorted(self._latencies)
         last = len(ordered) - 1
@@ -50,18 +53,18 @@ class _Load:
             "cpu_seconds": cpu,
         }
 
-    async def call(self) -> None:
+    async def _call(self, method: _Method) -> None:
         """One call; failures are counted."""
         try:
-            if not await self._method(self._request, timeout=_CALL_SECONDS):
+            if not await method(self._request, timeout=_CALL_SECONDS):
                 self._failures.append("an empty answer")
         except grpc.aio.AioRpcError as error:
             self._failures.append(f"{error.code().name}: {error.details()}")
 
-    async def _call_until(self, end: float, pause: float) -> None:
+    async def _call_until(self, method: _Method, end: float, pause: float) -> None:
         began = time.monotonic()
         while began < end and len(self._latencies) < _MAX_CALLS:
-            await self.call()
+            await self._call(method)
             now = time.monotonic()
             self._latencies.append(now - began)
             if pause:
@@ -76,17 +79,20 @@ async def _main(arguments: argparse.Namespace) -> None:
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
     )
-    async with grpc.aio.insecure_channel(f"localhost:{arguments.port}", options=options) as channel:
-        method: _Method = channel.unary_unary(_METHOD)
-        await method(request, timeout=_CALL_SECONDS)  # pays for the connection
+    async with AsyncExitStack() as stack:
+        methods: list[_Method] = []
+        for address in arguments.addresses.split(","):
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
+            methods.append(channel.unary_unary(_METHOD))
+            await methods[-1](request, timeout=_CALL_SECONDS)  # pays for the connection
         seconds = min(arguments.seconds, _MAX_SECONDS)
-        load = _Load(method, request)
+        load = _Load(methods, request)
         print(json.dumps(await load.run(callers=arguments.callers, pause=duration(arguments.pause), seconds=seconds)))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("-port", type=int, required=True)
+    parser.add_argument("-addresses", required=True)
     parser.add_argument("-seconds", type=float, default=1)
     parser.add_argument("-callers", type=int, default=1)
     parser.add_argument("-pause", default="0")

@@ -36,18 +36,27 @@ class CpuSeconds:
 class Server:
     """Started on a free port, which its log names. The log goes to a file: reading it costs nothing meanwhile."""
 
-    def __init__(self, directory: Path, command: Sequence[str]) -> None:
+    def __init__(self, directory: Path, command: Sequence[str], *, host: str = "localhost") -> None:
+        self._host = host
         self._log = directory / "log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
         self._proc = Path("/proc") / str(self._process.pid)
         self.port = self._wait_for_port()
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The one where it listens."""
+        return (f"{self._host}:{self.port}",)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def cpu(self) -> CpuSeconds:
         """See CpuSeconds."""
-        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
-        user, system, functions_user, functions_system = (int(ticks) / _TICKS_PER_SECOND for ticks in fields[11:15])
-        return CpuSeconds(user + system, functions_user + functions_system)
+        return cpu_of(self.pid)
 
     def forget_peak_memory(self) -> None:
         """Begin anew with what is in use now; where the kernel refuses, the peak stays that of the whole process."""
@@ -92,6 +101,30 @@ class Server:
         self._process.kill()
         self._process.wait()
         raise RuntimeError(f"the server does not start:\n{self._log.read_text()}")
+
+
+def cpu_of(pid: int) -> CpuSeconds:
+    """Of a process, and of its children that it has waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user, system, functions_user, functions_system = (int(ticks) / _TICKS_PER_SECOND for ticks in fields[11:15])
+    return CpuSeconds(user + system, functions_user + functions_system)
+
+
+class Group:
+    """Servers that share the load."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._servers = servers
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of all of them."""
+        return tuple(address for server in self._servers for address in server.addresses)
+
+    def cpu(self) -> CpuSeconds:
+        """Of all of them together."""
+        each = [server.cpu() for server in self._servers]
+        return CpuSeconds(sum(cpu.server for cpu in each), sum(cpu.functions for cpu in each))
 
 
 def _private_memory(process: Path) -> int:

@@ -1,7 +1,8 @@
 // Load for the runner, as cheap as a client can be: it shares the machine with what it measures.
 //
-// One lasting connection, as Porch has it, and a number of callers that send the same request again and again, with or
-// without a pause, until the time is over. The request is encoded once and answers are never decoded. Prints one JSON object.
+// One lasting connection to each server, as Porch has it, and a number of callers that send the same request again and
+// again, with or without a pause, until the time is over. Callers are spread over the servers. The request is encoded once
+// and answers are never decoded. Prints one JSON object.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -90,6 +92,18 @@ func call(connection *grpc.ClientConn, request []byte) (int, error) {
 	return size, err
 }
 
+func connect(address string) (*grpc.ClientConn, error) {
+	return grpc.NewClient(
+		"passthrough:///"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(rawCodec{}),
+			grpc.MaxCallRecvMsgSize(maxMessageSize),
+			grpc.MaxCallSendMsgSize(maxMessageSize),
+		),
+	)
+}
+
 func encode(image string, resourceList []byte) []byte {
 	message := protowire.AppendTag(nil, 1, protowire.BytesType)
 	message = protowire.AppendBytes(message, resourceList)
@@ -97,13 +111,14 @@ func encode(image string, resourceList []byte) []byte {
 	return protowire.AppendString(message, image)
 }
 
-func load(connection *grpc.ClientConn, request []byte, callers int, pause time.Duration, seconds float64) report {
+func load(connections []*grpc.ClientConn, request []byte, callers int, pause time.Duration, seconds float64) report {
 	var group sync.WaitGroup
 	var started atomic.Int64
 	all := make([]caller, callers)
 	begin, cpu := time.Now(), cpuTime()
 	end := begin.Add(time.Duration(seconds * float64(time.Second)))
 	for i := range all {
+		connection := connections[i%len(connections)]
 		group.Go(func() { all[i].run(connection, request, pause, end, &started) })
 	}
 	group.Wait()
@@ -139,7 +154,7 @@ func fail(err error) {
 }
 
 func main() {
-	port := flag.Int("port", 9445, "port of the runner, on this machine")
+	addresses := flag.String("addresses", "localhost:9445", "of the servers, on this machine, with commas between")
 	seconds := flag.Float64("seconds", 1, "how long calls are started")
 	callers := flag.Int("callers", 1, "calls at a time")
 	pause := flag.Duration("pause", 0, "how long a caller waits between an answer and its next call")
@@ -153,25 +168,21 @@ func main() {
 	if err != nil {
 		fail(err)
 	}
-	connection, err := grpc.NewClient(
-		fmt.Sprintf("passthrough:///localhost:%d", *port),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(
-			grpc.ForceCodecV2(rawCodec{}),
-			grpc.MaxCallRecvMsgSize(maxMessageSize),
-			grpc.MaxCallSendMsgSize(maxMessageSize),
-		),
-	)
-	if err != nil {
-		fail(err)
-	}
-	defer connection.Close()
 	request := encode(*image, resourceList)
-	// The first call pays for the connection, and for whatever is read for the first time.
-	if _, err := call(connection, request); err != nil {
-		fail(err)
+	var connections []*grpc.ClientConn
+	for _, address := range strings.Split(*addresses, ",") {
+		connection, err := connect(address)
+		if err != nil {
+			fail(err)
+		}
+		defer connection.Close()
+		// The first call pays for the connection, and for whatever is read for the first time.
+		if _, err := call(connection, request); err != nil {
+			fail(err)
+		}
+		connections = append(connections, connection)
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(load(connection, request, *callers, *pause, *seconds)); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(load(connections, request, *callers, *pause, *seconds)); err != nil {
 		fail(err)
 	}
 }
