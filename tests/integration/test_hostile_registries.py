@@ -326,6 +326,22 @@ async def test_a_token_that_is_refused_is_replaced_once(docker_config: Path) -> 
                 await images.resolve(reference, image="fn")
 
 
+async def test_a_caller_waits_no_longer_than_its_deadline_and_leaves_the_answer_to_others() -> None:
+    answers = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await answers.wait()
+        return await registry_of(IMAGE)(request)
+
+    async with serving(handle) as server, resolver(*FLAGS) as images:
+        reference, loop = image_ref.parse(server.image()), asyncio.get_running_loop()
+        patient = asyncio.create_task(images.resolve(reference, image="fn", deadline=loop.time() + 60))
+        with pytest.raises(TimeoutError):
+            await images.resolve(reference, image="fn", deadline=loop.time() + 0.05)
+        answers.set()
+        assert (await patient).command == ("/fn",)
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_what_may_pass_is_tried_again(status: int) -> None:
     failures = 2

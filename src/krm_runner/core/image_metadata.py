@@ -1,9 +1,8 @@
-"""What the runner knows of an image before it makes a pod of it, and where that knowledge comes from."""
+"""What the runner knows of an image before it makes a pod of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from krm_runner.core.image_ref import ImageRef
 
@@ -66,15 +65,3 @@ class ImageMetadata:
     def pinned(self) -> str:
         """The image by digest: what a pod is to run, whatever happens to the tag."""
         return f"{self.reference.name}@{self.digest}"
-
-
-class ImageMetadataSource(Protocol):
-    """Who resolves images for the pod runtime."""
-
-    async def resolve(self, reference: ImageRef, *, image: str, deadline: float) -> ImageMetadata:
-        """The image's metadata; an EvaluationError that says why when it cannot be had.
-
-        `image` is what the caller wrote, for messages; `deadline` is on the event loop's clock. One caller's end
-        does not touch others that wait for the same image.
-        """
-        ...

@@ -31,8 +31,8 @@ _MAX_PODS_PER_CALL = 5
 class Images(Protocol):
     """Who resolves images."""
 
-    async def resolve(self, reference: ImageRef, *, image: str) -> ImageMetadata:
-        """The image's metadata; an EvaluationError says why it cannot be had."""
+    async def resolve(self, reference: ImageRef, *, image: str, deadline: float | None) -> ImageMetadata:
+        """The image's metadata; an EvaluationError says why it cannot be had, TimeoutError that it is not yet known."""
         ...
 
 
@@ -99,19 +99,18 @@ class PodEvaluator:
     async def _in_time(self, request: EvaluationRequest) -> Wanted:
         started = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(request.deadline):
-                return await self.wanted(request.reference, image=request.image)
+            return await self.wanted(request.reference, image=request.image, deadline=request.deadline)
         except TimeoutError as error:
             after = asyncio.get_running_loop().time() - started
             raise DeadlineExceededError(request.image, after=after, waiting_for="the image's registry") from error
 
-    async def wanted(self, reference: ImageRef, *, image: str) -> Wanted:
-        """What a pod for this image must be."""
+    async def wanted(self, reference: ImageRef, *, image: str, deadline: float | None = None) -> Wanted:
+        """What a pod for this image must be; TimeoutError when that is not known in time."""
         template = self._templates.current
         if template is None:
             raise NoPodTemplateError(image, why=self._templates.problem)
         try:
-            metadata = await self._images.resolve(reference, image=image)
+            metadata = await self._images.resolve(reference, image=image, deadline=deadline)
         except RegistryUnavailableError as error:
             # A pod that says that it serves this image does so whether or not the registry is there.
             digest = self._keeper.serving(reference.canonical, template)

@@ -74,11 +74,14 @@ class ImageResolver:
             flight.cancel()
         await self._tasks.__aexit__(None, None, None)
 
-    async def resolve(self, reference: ImageRef, *, image: str) -> ImageMetadata:
-        """The image's metadata; an EvaluationError that names `image` when it cannot be had."""
-        return (await self.look_up(reference, image=image)).metadata
+    async def resolve(self, reference: ImageRef, *, image: str, deadline: float | None = None) -> ImageMetadata:
+        """The image's metadata; an EvaluationError that names `image` when it cannot be had.
 
-    async def look_up(self, reference: ImageRef, *, image: str) -> Resolution:
+        TimeoutError when that is not known at the deadline, on the event loop's clock.
+        """
+        return (await self.look_up(reference, image=image, deadline=deadline)).metadata
+
+    async def look_up(self, reference: ImageRef, *, image: str, deadline: float | None = None) -> Resolution:
         """As `resolve`, and says where the answer comes from."""
         if self._image_map is not None and (mapped := self._image_map.current().find(reference)):
             return Resolution(mapped, "image map")
@@ -92,8 +95,9 @@ class ImageResolver:
         if known is not None and known.is_stale:
             # The registry was away a moment ago: nobody waits to find out whether it still is.
             return Resolution(known.metadata, "stale cache")
-        # Shielded: the end of one caller is not the end of the flight.
-        outcome = await asyncio.shield(flight)
+        async with asyncio.timeout_at(deadline):
+            # Shielded: the end of one caller is not the end of the flight.
+            outcome = await asyncio.shield(flight)
         if isinstance(outcome, ImageFault):
             raise outcome.to_error(image) from outcome
         if isinstance(outcome, Exception):

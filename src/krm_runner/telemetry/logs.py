@@ -6,8 +6,8 @@ Levels follow `--log-level`: 0 errors, 1 warnings too, 2 one line per evaluation
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import re
 import sys
 from typing import Literal, TextIO, cast
 
@@ -19,16 +19,14 @@ LogFormat = Literal["text", "json"]
 _LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO}
 PAYLOADS = 5
 _LIBRARIES = 4
+_FIRST = ("timestamp", "level", "event")
+_SPECIAL = re.compile(r'[ ="\n]')
 
 
 def configure(*, level: int, log_format: LogFormat) -> None:
     """Set up logging for the whole process, once."""
     ours = _LEVELS.get(level, logging.DEBUG)
-    renderer: Processor
-    if log_format == "json":
-        renderer = structlog.processors.JSONRenderer()
-    else:
-        renderer = structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"])
+    renderer: Processor = structlog.processors.JSONRenderer() if log_format == "json" else logfmt
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -47,6 +45,31 @@ def configure(*, level: int, log_format: LogFormat) -> None:
     logging.captureWarnings(True)
 
 
+def logfmt(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    """One line of key=value, as structlog's renderer writes it.
+
+    That one looks at every letter of the keys, which takes half the time of a line; ours are words.
+    """
+    ordered: EventDict = {name: event.pop(name, None) for name in _FIRST}
+    ordered.update(event)
+    return " ".join([f"{key}={_logfmt_value(value)}" for key, value in ordered.items()])
+
+
+def _logfmt_value(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    if _SPECIAL.search(text) is None:
+        return text
+    is_quoted = any(character in text for character in ' ="')
+    if is_quoted:
+        text = text.replace("\\", "\\\\")
+    text = text.replace('"', '\\"').replace("\n", "\\n")
+    return f'"{text}"' if is_quoted else text
+
+
 def _seconds_rounded(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     for key, value in event.items():
         if isinstance(value, float):
@@ -61,13 +84,16 @@ class _Unbreakable:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             return self._stream.write(text)
-        return len(text)
+        except (OSError, ValueError):
+            return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        try:  # noqa: SIM105 - a context manager costs more than the flush, once per line
             self._stream.flush()
+        except (OSError, ValueError):
+            pass
 
 
 class _ToStructlog(logging.Handler):
