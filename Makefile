@@ -69,11 +69,12 @@ bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--he
 	python -m bench.wrapper_server $(if $(findstring --quick,$(ARGS)),--quick)
 	$(PICTURE)
 
-bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with many pods, and first ones on the tests' Kubernetes (ARGS=--quick, ARGS="--update docs/performance.md")
+bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with many pods, first ones and their neighbours on the tests' Kubernetes (ARGS=--quick, ARGS="--update docs/performance.md")
 	$(CLUSTER) build
 	PYTHONPATH=tests python -m bench.warm_path $(ARGS)
 	PYTHONPATH=tests python -m bench.pool_size $(ARGS)
 	$(CLUSTER) run -- python -m bench.pod_runtime $(ARGS)
+	$(CLUSTER) run -- python -m bench.neighbours $(ARGS)
 	$(PICTURE)
 
 proto: $(VENV)/.dev ## generate code from proto/

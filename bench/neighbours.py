@@ -1,0 +1,245 @@
+"""What cold starts of some functions cost the calls of others.
+
+Runs in the network of the tests' cluster: `make bench-pods`. Functions with warm pods are called at a steady pace; in
+every second phase as many others, which have no pods, are called for the first time, all at once. Of each warm call the
+figure is what the runner added: its own time, from request to answer, less that of the pod's wrapper server. Both are
+logged; the calls of one function come one after the other, so that their lines are in the same order. See
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import statistics
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import report
+from bench.measure import BenchmarkError, progress
+from bench.pod_runtime import call, installation
+from bench.server import cpu_of
+from bench.table import Column
+from cluster import layout
+from cluster.full import FullCluster
+from support import function_images
+from support.client import Client
+from support.kube import wait_until
+from support.runner import RunnerProcess
+from support.site import ASKED_FOR, Site
+
+FUNCTIONS = 10
+"""So many are warm, and so many start at a time."""
+CALLS_PER_SECOND = 20
+QUIET_SECONDS = 15.0
+_SETTLING_SECONDS = 3.0
+_EVALUATED = re.compile(r"\bevent=evaluated image=(\S+) .*?\sseconds=([0-9.]+)")
+COLUMNS = (
+    Column("", "warm calls", left=True),
+    Column("", "calls"),
+    Column("added by the runner, ms", "p50"),
+    Column("added by the runner, ms", "p99"),
+    Column("added by the runner, ms", "longest"),
+    Column("p99", "rounds"),
+    Column("runner, ms/call", "on a CPU"),
+    Column("runner, ms/call", "waiting for one"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Seconds of a process so far: on CPUs, and ready to run without one."""
+
+    cpu: float
+    waiting: float
+
+    @classmethod
+    def of(cls, pid: int) -> Usage:
+        """All of its threads that live."""
+        threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+        waiting = sum(int(file.read_text().split()[1]) for file in threads) / 1e9
+        return cls(cpu_of(pid).server, waiting)
+
+
+@dataclass(slots=True)
+class Phase:
+    """One stretch of steady calls: which they were (image, and number among its calls), and what the runner used."""
+
+    calls: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    cpu: float = 0.0
+    waiting: float = 0.0
+
+
+class Steady:
+    """Calls warm functions in turn, at a pace."""
+
+    def __init__(self, client: Client, runner: RunnerProcess, images: list[str]) -> None:
+        self._client = client
+        self._runner = runner
+        self._made = dict.fromkeys(images, 0)
+
+    async def warm_up(self) -> None:
+        """A first call of every function."""
+        await asyncio.gather(*(self._call(image) for image in self._made))
+
+    async def during(self, work: Awaitable[object]) -> Phase:
+        """The calls that were made until the work was done."""
+        phase, before = Phase(), Usage.of(self._runner.pid)
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for index, image in enumerate(self._made):
+                group.create_task(self._caller(image, phase, over, delay=index / CALLS_PER_SECOND))
+            await work
+            over.set()
+        after = Usage.of(self._runner.pid)
+        phase.cpu, phase.waiting = after.cpu - before.cpu, after.waiting - before.waiting
+        return phase
+
+    async def _caller(self, image: str, phase: Phase, over: asyncio.Event, *, delay: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay
+        while True:
+            await asyncio.sleep(due - loop.time())
+            if over.is_set():
+                return
+            phase.calls.append((image, await self._call(image)))
+            due = max(due + len(self._made) / CALLS_PER_SECOND, loop.time())
+
+    async def _call(self, image: str) -> int:
+        self._made[image] += 1
+        number_of_call = self._made[image] - 1
+        await call(self._client, image)
+        return number_of_call
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = parse_arguments()
+    cluster = FullCluster(layout.full())
+    if not cluster.enclosure.is_home:
+        raise BenchmarkError("not in the network of the cluster: `make bench-pods`")
+    rounds = 1 if arguments.quick else arguments.rounds
+    with installation(cluster) as (site, push):
+        progress("images are pushed")
+        function = function_images.catalog("set-namespace", "distroless")
+        warm, *cold = (
+            [push("set-namespace", function, tag=f"group-{group}-{tag}") for tag in range(FUNCTIONS)]
+            for group in range(rounds + 1)
+        )
+        runner = site.start(site.account(), "--pod-ttl=10m", "--log-level=2")
+        quiet, busy = asyncio.run(measure(site, runner, warm, cold))
+        added = added_seconds(site, runner, warm)
+    rows = [
+        row("in quiet", quiet, added),
+        row(f"while {FUNCTIONS} others start", busy, added),
+        ratio(quiet, busy, added),
+    ]
+    about = (
+        f"{report.machine()}, Kubernetes {layout.KUBERNETES_VERSION}; {FUNCTIONS} functions (set-namespace, Go), "
+        f"{CALLS_PER_SECOND} calls/s in all, {rounds} rounds."
+    )
+    report.publish(arguments, "neighbours", about, COLUMNS, rows)
+
+
+async def measure(
+    site: Site, runner: RunnerProcess, warm: list[str], cold: list[list[str]]
+) -> tuple[list[Phase], list[Phase]]:
+    """Phases in quiet and phases with cold starts, in turns."""
+    quiet: list[Phase] = []
+    busy: list[Phase] = []
+    async with Client(runner.address) as client:
+        steady = Steady(client, runner, warm)
+        progress("the warm functions start")
+        await steady.warm_up()
+        for images in cold:
+            await asyncio.sleep(_SETTLING_SECONDS)
+            progress(f"round {len(quiet) + 1} of {len(cold)}")
+            quiet.append(await steady.during(asyncio.sleep(QUIET_SECONDS)))
+            busy.append(await steady.during(asyncio.gather(*(call(client, image) for image in images))))
+            await asyncio.to_thread(delete_pods, site, images)
+    return quiet, busy
+
+
+def delete_pods(site: Site, images: list[str]) -> None:
+    """Of these functions, and wait until they are gone."""
+
+    def found() -> list[str]:
+        return [pod["metadata"]["name"] for pod in site.pods() if pod["metadata"]["annotations"][ASKED_FOR] in images]
+
+    for name in found():
+        site.delete_pod(name)
+    wait_until(lambda: not found(), what="the pods of the other functions are gone")
+
+
+def added_seconds(site: Site, runner: RunnerProcess, images: list[str]) -> dict[tuple[str, int], float]:
+    """What the runner added to each call."""
+    ours: dict[str, list[float]] = {}
+    for image, seconds in _EVALUATED.findall("\n".join(runner.lines)):
+        ours.setdefault(image, []).append(float(seconds))
+    pods = {pod["metadata"]["annotations"][ASKED_FOR]: pod["metadata"]["name"] for pod in site.living()}
+    added: dict[tuple[str, int], float] = {}
+    for image in images:
+        log = site.functions.logs(pods[image], "function")
+        theirs = [float(seconds) for _, seconds in _EVALUATED.findall(log)]
+        if len(theirs) != len(ours[image]):
+            raise BenchmarkError(f"{len(ours[image])} calls of {image}, and its pod has logged {len(theirs)}")
+        for index, (whole, inner) in enumerate(zip(ours[image], theirs, strict=True)):
+            added[image, index] = whole - inner
+    return added
+
+
+def row(name: str, phases: list[Phase], added: dict[tuple[str, int], float]) -> list[str]:
+    """One line of the table."""
+    times = sorted(milliseconds(phases, added))
+    return [
+        name,
+        str(len(times)),
+        f"{statistics.median(times):.2f}",
+        f"{p99(times):.2f}",
+        f"{times[-1]:.2f}",
+        "-".join(f"{of([p99(milliseconds([phase], added)) for phase in phases]):.2f}" for of in (min, max)),
+        f"{sum(phase.cpu for phase in phases) / len(times) * 1e3:.2f}",
+        f"{sum(phase.waiting for phase in phases) / len(times) * 1e3:.2f}",
+    ]
+
+
+def ratio(quiet: list[Phase], busy: list[Phase], added: dict[tuple[str, int], float]) -> list[str]:
+    """The last line."""
+    before, after = milliseconds(quiet, added), milliseconds(busy, added)
+    rounds = [
+        p99(milliseconds([loud], added)) / p99(milliseconds([still], added))
+        for still, loud in zip(quiet, busy, strict=True)
+    ]
+    return [
+        "**ratio**",
+        "",
+        f"{statistics.median(after) / statistics.median(before):.2f}",
+        f"**{p99(after) / p99(before):.2f}**",
+        "",
+        f"{min(rounds):.2f}-{max(rounds):.2f}",
+        "",
+        "",
+    ]
+
+
+def milliseconds(phases: list[Phase], added: dict[tuple[str, int], float]) -> list[float]:
+    """What was added to the calls of these phases."""
+    return [added[which] * 1e3 for phase in phases for which in phase.calls]
+
+
+def p99(times: list[float]) -> float:
+    """As the load generators have it."""
+    return sorted(times)[(len(times) - 1) * 99 // 100]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = report.parser("neighbours", __doc__, quick="one round")
+    parser.add_argument("--rounds", type=int, default=4, help="a quiet phase and one with cold starts (default 4)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    report.run(main)
