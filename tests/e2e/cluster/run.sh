@@ -11,5 +11,5 @@ tests() {
     fi
 }
 flags=$#
-tests -m "not alone" --numprocesses=4 "$@"
+tests -m "not alone" --numprocesses=3 "$@"
 tests -m alone "$@"
