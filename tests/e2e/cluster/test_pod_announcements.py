@@ -8,6 +8,8 @@ import socket
 import pytest
 
 from cluster import layout
+from e2e.cluster.test_pod_templates import FLAG as FROM_TEMPLATE
+from e2e.cluster.test_pod_templates import template
 from e2e.cluster.test_pod_wrapper_delivery import FLAGS as CONFIG_MAPS
 from support import function_images
 from support.calls import served, wish
@@ -18,6 +20,7 @@ from support.runner import RunnerProcess
 from support.site import WRAPPER_RIGHTS, Site
 
 ANNOUNCED = f"--announce-address={layout.NODE_ADDRESS}:0"
+GATE = "example.com/gate"
 
 
 @pytest.fixture
@@ -59,27 +62,41 @@ async def test_a_pod_is_heard_and_served_by(site: Site, image: str, delivery: tu
     assert not [line for line in runner.lines if "elsewhere" in line]
 
 
-async def test_a_stranger_without_the_word_is_not_heard(site: Site, push: Push) -> None:
-    late = push("late", function_images.obliging(mark="late"))
-    runner = start(site, *CONFIG_MAPS)
+@pytest.fixture
+def gated(site: Site, image: str) -> tuple[RunnerProcess, str]:
+    """A runner whose pods wait for somebody to open a gate, and an image to ask it for."""
+    site.write_template(template(site, "gated", schedulingGates=[{"name": GATE}]))
+    return site.runner(ANNOUNCED, FROM_TEMPLATE), image
+
+
+def open_gate(site: Site) -> None:
+    pod = site.only_pod()["metadata"]["name"]
+    site.functions.kube.patch(site.functions.path(f"pods/{pod}"), {"spec": {"schedulingGates": None}})
+
+
+async def test_a_stranger_without_the_word_is_not_heard(site: Site, gated: tuple[RunnerProcess, str]) -> None:
+    runner, image = gated
     async with Client(runner.address) as client:
-        call = asyncio.ensure_future(client.evaluate(late, wish()))
+        call = asyncio.ensure_future(client.evaluate(image, wish()))
         await eventually(lambda: bool(site.living()), what="the pod is there")
         to, message = told(site)
         pod, _, word = message.partition("/")
         for wrong in (f"{pod}/{word[:-1]}x", f"{pod}/{'0' * len(word)}", pod, "", "x" * 2000):
             say(to, wrong)
+        open_gate(site)
         assert served(await call).pod == pod
+    runner.stop()
     assert not [line for line in runner.lines if "elsewhere" in line]
 
 
-async def test_a_word_from_elsewhere_gets_no_calls_for_long(site: Site, image: str) -> None:
+async def test_a_word_from_elsewhere_gets_no_calls_for_long(site: Site, gated: tuple[RunnerProcess, str]) -> None:
     """Whoever may read pods knows their words. There is nobody at that address; Kubernetes has the last word."""
-    runner = start(site, *CONFIG_MAPS)
+    runner, image = gated
     async with Client(runner.address) as client:
         call = asyncio.ensure_future(client.evaluate(image, wish()))
         await eventually(lambda: bool(site.living()), what="the pod is there")
         to, message = told(site)
         say(to, message)
+        open_gate(site)
         assert served(await call).pod == message.partition("/")[0]
     runner.wait_for_line('event="pod announced itself from elsewhere"')
