@@ -75,6 +75,28 @@ async def test_a_call_whose_turn_would_come_too_late_hears_it_at_once(installati
         assert {(await call).code for call in ahead} == {"OK"}, "who was there before is served"
 
 
+async def test_calls_that_never_ran_or_were_cut_off_do_not_make_the_others_look_quicker(
+    installation: Installation,
+) -> None:
+    image = installation.add("slow", "#!/bin/sh\nsleep 1\nexec cat\n")
+    function = installation.functions / "slow"
+    runner = installation.start("--max-parallel-executions=1")
+    async with Client(runner.address) as client:
+        assert (await client.evaluate(image, LIST)).code == "OK"
+        function.chmod(0o600)
+        assert {(await client.evaluate(image, LIST)).reason for _ in range(30)} == {"CANNOT_EXECUTE"}
+        function.chmod(0o700)
+        for _ in range(10):
+            await client.evaluate(image, LIST, timeout=0.1)
+        # On one connection they arrive in this order.
+        ahead = [client.start(image, LIST) for _ in range(4)]
+        refused = await client.evaluate(image, LIST, timeout=2)
+        assert refused.reason == "TOO_BUSY", refused.message
+        assert float((refused.facts or {})["expected_seconds"]) >= 4
+        for call in ahead:
+            call.cancel()
+
+
 async def test_requests_that_do_not_fit_beside_the_others_are_refused_at_once(
     installation: Installation, tmp_path: Path
 ) -> None:

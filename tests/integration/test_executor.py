@@ -51,6 +51,12 @@ async def test_output_and_exit_code(executor: Executor, script: Script) -> None:
     assert await run(executor, script("#!/bin/sh\ncat\nexit 3\n"), b"hello") == (3, b"hello")
 
 
+async def test_functions_are_nicer_than_who_runs_them(executor: Executor, script: Script) -> None:
+    # The input comes when all about the process is settled.
+    code, found = await run(executor, script("#!/bin/sh\ncat >/dev/null\nnice\n"))
+    assert (code, int(found)) == (0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10))
+
+
 async def test_a_random_load_with_random_cancellations(executor: Executor, script: Script) -> None:
     commands = [
         script("#!/bin/sh\nexec cat\n"),

@@ -105,16 +105,16 @@ impl EvaluationError {
         Self { retry_after: SOON, ..error }
     }
 
-    /// The call's turn would come after its deadline.
+    /// The call's turn would come too late for its deadline.
     pub fn too_busy(function: &str, waiting: usize, expected: Duration) -> Self {
+        let seconds = format!("{:.1}", expected.as_secs_f64());
         let message = format!(
-            "function \"{function}\" is not run: {waiting} calls wait already, its turn would come in about {} s, and its \
-             deadline is earlier; try again later",
-            expected.as_secs_f64().round().max(1.0)
+            "function \"{function}\" is not run: {waiting} calls wait already, its turn would come in about {seconds} s, \
+             too late for its deadline; try again later"
         );
         let error = Self::new(Code::ResourceExhausted, "TOO_BUSY", message)
             .fact("waiting", &waiting)
-            .fact("expected_seconds", &format!("{:.1}", expected.as_secs_f64()));
+            .fact("expected_seconds", &seconds);
         Self { retry_after: SOON.map(|soon| expected.clamp(soon, LONGEST_RETRY)), ..error }
     }
 

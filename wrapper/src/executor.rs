@@ -157,10 +157,11 @@ impl Executor {
         if waiting >= self.limits.max_waiting {
             return Err(EvaluationError::queue_full(&self.function(), waiting));
         }
-        let expected = self.forecast.lock().unwrap_or_else(PoisonError::into_inner).wait(waiting);
-        if expected > time {
-            return Err(EvaluationError::too_busy(&self.function(), waiting, expected));
+        let forecast = self.forecast.lock().unwrap_or_else(PoisonError::into_inner);
+        if forecast.is_late(waiting, time) {
+            return Err(EvaluationError::too_busy(&self.function(), waiting, forecast.wait(waiting)));
         }
+        drop(forecast);
         Ok(ticket)
     }
 }

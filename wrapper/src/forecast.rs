@@ -1,13 +1,18 @@
 //! When a call would have its turn, by what calls have taken so far; who would come too late hears it at once.
 //!
-//! The rule is that of the runner's `core.call_queue`, for one function: a call waits for all that wait already, each
-//! holds a place for as long as calls do on average, and so many places become free in that time. The newest call counts
-//! most, so that the forecast follows a function whose packages grow. Pure: no clock, no locks.
+//! The rule is that of the runner's `core.call_queue`, for one function: a call waits for one that runs and for all that
+//! wait already, each holds a place for as long as calls do on average, and so many places become free in that time. Too
+//! late is a turn after the first half of the time that the call has beside its own run: a forecast is an average, and
+//! under a lasting overload the line is always as long as it may be, so that with no margin every other call would run for
+//! nothing. The newest call counts most, so that the forecast follows a function whose packages grow. Pure: no clock, no
+//! locks.
 
 use std::time::Duration;
 
 /// The newest call is so large a part of the average: a fifth.
 const PARTS: u32 = 5;
+/// So many times the expected wait must fit.
+const MARGIN: u32 = 2;
 
 pub struct Forecast {
     places: u32,
@@ -35,7 +40,13 @@ impl Forecast {
 
     /// How long one more call would wait for its turn, behind so many that wait; nothing when nothing is known.
     pub fn wait(&self, waiting: usize) -> Duration {
-        self.average.unwrap_or_default().saturating_mul(number(waiting)) / self.places
+        self.average.unwrap_or_default().saturating_mul(number(waiting).saturating_add(1)) / self.places
+    }
+
+    /// Whether a call that has so much time would have its turn too late to be answered.
+    pub fn is_late(&self, waiting: usize, time: Duration) -> bool {
+        let needed = self.wait(waiting).saturating_mul(MARGIN).saturating_add(self.average.unwrap_or_default());
+        needed > time
     }
 }
 
@@ -51,16 +62,28 @@ mod tests {
 
     #[test]
     fn nothing_is_forecast_while_nothing_is_known() {
-        assert_eq!(Forecast::new(1).wait(1000), Duration::ZERO);
+        let forecast = Forecast::new(1);
+        assert_eq!(forecast.wait(1000), Duration::ZERO);
+        assert!(!forecast.is_late(1000, Duration::ZERO));
     }
 
     #[test]
     fn places_share_the_work_of_those_that_wait() {
         let mut forecast = Forecast::new(2);
         forecast.learn(4 * SECOND);
-        assert_eq!(forecast.wait(0), Duration::ZERO);
-        assert_eq!(forecast.wait(1), 2 * SECOND);
-        assert_eq!(forecast.wait(5), 10 * SECOND);
+        assert_eq!(forecast.wait(0), 2 * SECOND, "one that runs has to end");
+        assert_eq!(forecast.wait(1), 4 * SECOND);
+        assert_eq!(forecast.wait(5), 12 * SECOND);
+    }
+
+    #[test]
+    fn a_call_has_time_for_twice_the_wait_and_its_own_run_or_is_late() {
+        let mut forecast = Forecast::new(2);
+        forecast.learn(4 * SECOND);
+        assert!(!forecast.is_late(1, 12 * SECOND));
+        assert!(forecast.is_late(1, 11 * SECOND));
+        assert!(!forecast.is_late(0, 8 * SECOND));
+        assert!(forecast.is_late(0, 7 * SECOND));
     }
 
     #[test]
@@ -70,18 +93,18 @@ mod tests {
             forecast.learn(held);
         }
         let expected = 10.0 * 0.8_f64.powi(3);
-        assert!((forecast.wait(1).as_secs_f64() - expected).abs() < 1e-6);
+        assert!((forecast.wait(0).as_secs_f64() - expected).abs() < 1e-6);
     }
 
     #[test]
     fn a_call_that_was_cut_off_never_makes_the_others_look_quicker() {
         let mut forecast = Forecast::new(1);
         forecast.learn_at_least(2 * SECOND);
-        assert_eq!(forecast.wait(1), 2 * SECOND, "better than nothing");
+        assert_eq!(forecast.wait(0), 2 * SECOND, "better than nothing");
         forecast.learn_at_least(SECOND);
-        assert_eq!(forecast.wait(1), 2 * SECOND);
+        assert_eq!(forecast.wait(0), 2 * SECOND);
         forecast.learn_at_least(7 * SECOND);
-        assert_eq!(forecast.wait(1), 3 * SECOND);
+        assert_eq!(forecast.wait(0), 3 * SECOND);
     }
 
     #[test]
@@ -89,5 +112,6 @@ mod tests {
         let mut forecast = Forecast::new(1);
         forecast.learn(Duration::MAX);
         assert_eq!(forecast.wait(usize::MAX), Duration::MAX);
+        assert!(forecast.is_late(usize::MAX, 100 * SECOND));
     }
 }

@@ -173,7 +173,7 @@ class QueueFullError(EvaluationError):
 
 
 class TooBusyError(EvaluationError):
-    """The call's turn would come after its deadline."""
+    """The call's turn would come too late for its deadline."""
 
     reason = "TOO_BUSY"
 
@@ -181,7 +181,7 @@ class TooBusyError(EvaluationError):
         self.retry_after = min(max(expected, 1.0), _LONGEST_RETRY)
         super().__init__(
             f'function "{image}" is not run: {waiting} calls wait already, its turn would come in about '
-            f"{max(1, round(expected))} s, and its deadline is earlier; try again later",
+            f"{expected:.1f} s, too late for its deadline; try again later",
             image=image,
             facts={"waiting": str(waiting), "expected_seconds": f"{expected:.1f}"},
         )

@@ -122,8 +122,13 @@ class Executor:
             ended, origin = await self._execute(
                 argv, stdin, function=function, max_output=max_output, deadline=deadline
             )
-        finally:
+        except asyncio.CancelledError:
+            self._slots.learn_at_least(function, loop.time() - began)
+            raise
+        except OutputLimitError:
             self._slots.learn(function, loop.time() - began)
+            raise
+        self._slots.learn(function, loop.time() - began)
         if self.on_ended is not None:
             self.on_ended(function, origin, loop.time() - began)
         return Outcome(ended.exit_code, ended.stdout, ended.stderr, queue_wait, origin)

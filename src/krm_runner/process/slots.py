@@ -16,7 +16,7 @@ class SlotsFullError(Exception):
 
 
 class TurnTooLateError(Exception):
-    """By the time of its turn the call's deadline would be over."""
+    """The call's turn would come too late for its deadline."""
 
     def __init__(self, waiting: int, expected: float) -> None:
         super().__init__(f"{waiting} calls are waiting already, which takes {expected:.1f} s")
@@ -70,6 +70,10 @@ class Slots:
     def learn(self, function: str, seconds: float) -> None:
         """How long a call held its place, for the forecast of others' turns."""
         self._queue.learn(function, seconds)
+
+    def learn_at_least(self, function: str, seconds: float) -> None:
+        """The same of a call that was cut off."""
+        self._queue.learn_at_least(function, seconds)
 
     def release(self) -> None:
         """A place is free again."""
