@@ -66,6 +66,7 @@ bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--he
 	python -m bench.envelope
 	python -m bench.exec_runtime $(ARGS)
 	python -m bench.standby $(if $(findstring --quick,$(ARGS)),--quick)
+	python -m bench.overload $(if $(findstring --quick,$(ARGS)),--quick)
 	python -m bench.wrapper_server $(if $(findstring --quick,$(ARGS)),--quick)
 	$(PICTURE)
 
