@@ -132,6 +132,7 @@ async def test_calls_that_end_early_are_counted_with_their_image_and_runtime(ins
     async with Client(runner.address) as client:
         late = await client.evaluate(image, LIST, timeout=0.6)
         assert late.code == "DEADLINE_EXCEEDED"
+        await eventually(lambda: "sleep 8001" not in command_lines(), what="the first one is gone")
         call = client.start(image, LIST)
         await eventually(lambda: "sleep 8001" in command_lines(), what="the function runs")
         call.cancel()
