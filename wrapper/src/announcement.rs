@@ -20,7 +20,7 @@ const PAUSES: [Duration; 6] = [
     Duration::from_millis(100),
     Duration::from_millis(300),
     Duration::from_millis(500),
-    Duration::from_millis(1000),
+    Duration::from_secs(1),
 ];
 
 #[derive(Debug, PartialEq)]
