@@ -22,7 +22,7 @@ run: $(VENV)/.run ## start the service on port 9445 with the functions of this r
 
 test: $(VENV)/.dev ## fast tests: unit and integration, of the wrapper server too
 	@sh wrapper/test.sh
-	@sh tests/integration/ensure-registry.sh
+	@sh tests/integration/ensure-tools.sh
 	pytest tests/unit tests/integration $(PYTEST_FLAGS)
 
 e2e: $(VENV)/.dev ## tests that need the machine: Go clients, cgroups, load, a real Kubernetes

@@ -19,7 +19,8 @@ from pathlib import Path
 from bench import inputs, programs, report
 from bench.measure import SIZES, BenchmarkError, number, progress, ratios, run_report
 from bench.programs import Function, LoadGenerator
-from bench.server import Server, image_of, runner
+from bench.served import SERVERS
+from bench.server import Server, image_of
 from bench.table import Column
 
 FACTORS = (1.0, 2.0)
@@ -142,19 +143,6 @@ class Bench:
             f"{median(lambda one: one.function_cpus):.2f}",
             f"{median(lambda one: one.load_cpus):.2f}",
         ]
-
-
-def exec_runtime(function: Function, directory: Path) -> Server:
-    """`krm-runner serve` with this function."""
-    return runner(directory, [function.executable], [])
-
-
-def wrapper(function: Function, directory: Path) -> Server:
-    """The wrapper server of this function."""
-    return Server(directory, (str(programs.wrapper_server()), "--port=0", "--", str(function.executable)))
-
-
-SERVERS: dict[str, Callable[[Function, Path], Server]] = {"exec": exec_runtime, "wrapper": wrapper}
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,8 @@ from pathlib import Path
 from bench import inputs, programs, report
 from bench.measure import SIZES, BenchmarkError, Laps, number, progress, ratios, through
 from bench.programs import Function, LoadGenerator
-from bench.server import Server, image_of, runner
+from bench.served import SERVERS, StartServer
+from bench.server import Server, image_of
 from bench.table import Column
 
 COLUMNS = (
@@ -41,9 +42,6 @@ COLUMNS = (
 )
 
 _SETTLING_SECONDS = 0.5
-
-StartServer = Callable[[Function, Path, int], Server]
-"""A server of this function, in this directory, with so many processes in standby."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class Bench:
             for waiting in (0, 1):
                 directory = self._directory / f"{function.name}-{waiting}"
                 directory.mkdir()
-                servers[waiting] = stack.enter_context(self._start(function, directory, waiting))
+                servers[waiting] = stack.enter_context(self._start(function, directory, f"--standby={waiting}"))
             for turn in range(self._plan.rounds):
                 # Whoever comes first may find other caches: they take turns in that, too.
                 order = (0, 1) if turn % 2 == 0 else (1, 0)
@@ -127,20 +125,6 @@ class Bench:
 def median_ratio(sides: Sequence[float], floors: Sequence[float]) -> str:
     """Of the rounds."""
     return f"{statistics.median(side / floor for side, floor in zip(sides, floors, strict=True)):.2f}"
-
-
-def exec_runtime(function: Function, directory: Path, waiting: int) -> Server:
-    """`krm-runner serve` with this function."""
-    return runner(directory, [function.executable], [f"--standby={waiting}"])
-
-
-def wrapper(function: Function, directory: Path, waiting: int) -> Server:
-    """The wrapper server of this function."""
-    program = programs.wrapper_server()
-    return Server(directory, (str(program), "--port=0", f"--standby={waiting}", "--", str(function.executable)))
-
-
-SERVERS: dict[str, StartServer] = {"exec": exec_runtime, "wrapper": wrapper}
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
-import pytest
 import yaml
 
 from bench import inputs
 from support.machine import ROOT
+from support.tools import need
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js")
 def test_the_function_in_javascript_sets_namespaces_and_nothing_else() -> None:
+    need("node")
     given = inputs.generated(2_000, inputs.SET_NAMESPACE_CONFIG)
     script = ROOT / "bench" / "set-namespace.js"
     answer = subprocess.run([script], input=given, capture_output=True, timeout=60, check=True).stdout
@@ -24,8 +23,8 @@ def test_the_function_in_javascript_sets_namespaces_and_nothing_else() -> None:
     assert yaml.safe_load(answer) == wanted
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js")
 def test_without_a_config_it_fails() -> None:
+    need("node")
     script = ROOT / "bench" / "set-namespace.js"
     done = subprocess.run([script], input=inputs.generated(2_000), capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, b"")

@@ -11,4 +11,4 @@ def need(*programs: str) -> None:
     """Skip the test, or fail it in CI, unless all programs are installed."""
     absent = [program for program in programs if shutil.which(program) is None]
     if absent:
-        missing(f"{', '.join(absent)} not installed (tests/integration/ensure-registry.sh says what to install)")
+        missing(f"{', '.join(absent)} not installed (tests/integration/ensure-tools.sh says what to install)")

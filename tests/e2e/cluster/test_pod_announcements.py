@@ -13,7 +13,7 @@ from e2e.cluster.test_pod_templates import template
 from e2e.cluster.test_pod_wrapper_delivery import FLAGS as CONFIG_MAPS
 from support import function_images
 from support.calls import served, wish
-from support.client import Client
+from support.client import Answer, Client
 from support.processes import eventually
 from support.push import Push
 from support.runner import RunnerProcess
@@ -69,6 +69,15 @@ def gated(site: Site, image: str) -> tuple[RunnerProcess, str]:
     return site.runner(ANNOUNCED, FROM_TEMPLATE), image
 
 
+async def behind_the_gate(
+    site: Site, client: Client, image: str
+) -> tuple[asyncio.Future[Answer], tuple[str, int], str]:
+    """A call that waits, and what its pod was told."""
+    call = asyncio.ensure_future(client.evaluate(image, wish()))
+    await eventually(lambda: bool(site.living()), what="the pod is there")
+    return call, *told(site)
+
+
 def open_gate(site: Site) -> None:
     pod = site.only_pod()["metadata"]["name"]
     site.functions.kube.patch(site.functions.path(f"pods/{pod}"), {"spec": {"schedulingGates": None}})
@@ -77,9 +86,7 @@ def open_gate(site: Site) -> None:
 async def test_a_stranger_without_the_word_is_not_heard(site: Site, gated: tuple[RunnerProcess, str]) -> None:
     runner, image = gated
     async with Client(runner.address) as client:
-        call = asyncio.ensure_future(client.evaluate(image, wish()))
-        await eventually(lambda: bool(site.living()), what="the pod is there")
-        to, message = told(site)
+        call, to, message = await behind_the_gate(site, client, image)
         pod, _, word = message.partition("/")
         for wrong in (f"{pod}/{word[:-1]}x", f"{pod}/{'0' * len(word)}", pod, "", "x" * 2000):
             say(to, wrong)
@@ -93,9 +100,7 @@ async def test_a_word_from_elsewhere_gets_no_calls_for_long(site: Site, gated: t
     """Whoever may read pods knows their words. There is nobody at that address; Kubernetes has the last word."""
     runner, image = gated
     async with Client(runner.address) as client:
-        call = asyncio.ensure_future(client.evaluate(image, wish()))
-        await eventually(lambda: bool(site.living()), what="the pod is there")
-        to, message = told(site)
+        call, to, message = await behind_the_gate(site, client, image)
         say(to, message)
         open_gate(site)
         assert served(await call).pod == message.partition("/")[0]
