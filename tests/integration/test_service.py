@@ -277,9 +277,7 @@ async def test_resource_lists_are_logged_at_level_5_only(installation: Installat
         runner = installation.start(f"--log-level={level}")
         async with Client(runner.address) as client:
             assert (await client.evaluate(image, secret)).code == "OK"
-        runner.process.send_signal(signal.SIGTERM)
-        runner.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(runner.wait)
+        assert await asyncio.to_thread(runner.stop) == 0
         logged = "\n".join(runner.lines)
         assert ("s3cr3t" in logged) == (level == 5)
         assert ("event=evaluated" in logged) == (level >= 2)

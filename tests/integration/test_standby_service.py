@@ -9,7 +9,6 @@ import signal
 import sys
 import urllib.request
 from pathlib import Path
-from typing import cast
 
 from integration.conftest import Installation
 from support.client import Client
@@ -29,22 +28,23 @@ class Metrics:
         self._port = free_port()
         self.environment = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(self._port)}
 
-    async def read(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    def read(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
         """The values of a metric by some of its labels."""
-        text = await asyncio.to_thread(self._scrape)
+        with urllib.request.urlopen(f"http://localhost:{self._port}/metrics", timeout=10) as response:
+            text = bytes(response.read()).decode()
         return {
             tuple("".join(re.findall(rf'{label}="([^"]*)"', line)) for label in labels): float(line.split()[-1])
             for line in text.splitlines()
             if line.startswith(name + "{")
         }
 
-    def _scrape(self) -> str:
-        with urllib.request.urlopen(f"http://localhost:{self._port}/metrics", timeout=10) as response:
-            return cast(bytes, response.read()).decode()
 
-
-async def has_waiting(runner: RunnerProcess, count: int) -> None:
-    await eventually(lambda: len(children(runner.pid)) == count, what=f"{count} in standby")
+async def has_waiting(metrics: Metrics, count: int) -> None:
+    """Waits until so many processes can be taken: one that was just started is not the runner's to give yet."""
+    await eventually(
+        lambda: sum(metrics.read("krm_runner_standby_processes", "function").values()) == count,
+        what=f"{count} in standby",
+    )
 
 
 async def test_metrics_say_what_waits_and_what_it_saves(installation: Installation) -> None:
@@ -54,20 +54,20 @@ async def test_metrics_say_what_waits_and_what_it_saves(installation: Installati
     async with Client(runner.address) as client:
         for _ in range(3):
             assert (await client.evaluate(image, LIST)).code == "OK"
-            await has_waiting(runner, 1)
+            await has_waiting(metrics, 1)
         assert (await client.evaluate(early, LIST)).code == "OK"
         runner.wait_for_line('event="function not kept in standby" function=early why="it wrote to stderr before')
         assert (await client.evaluate(early, LIST)).code == "OK"
-    counted = await metrics.read("krm_runner_executions_total", "function", "process")
+    counted = metrics.read("krm_runner_executions_total", "function", "process")
     assert counted == {("copy", "on-demand"): 1, ("copy", "standby"): 2, ("early", "on-demand"): 2}
-    timed = await metrics.read("krm_runner_execution_duration_seconds_count", "function", "process")
+    timed = metrics.read("krm_runner_execution_duration_seconds_count", "function", "process")
     assert timed == counted
-    waiting = await metrics.read("krm_runner_standby_processes", "function")
+    waiting = metrics.read("krm_runner_standby_processes", "function")
     assert waiting == {("copy",): 1, ("early",): 0}
-    memory = await metrics.read("krm_runner_standby_memory_bytes", "function")
+    memory = metrics.read("krm_runner_standby_memory_bytes", "function")
     assert memory[("early",)] == 0
     assert 0 < memory[("copy",)] < 100e6
-    assert (await metrics.read("krm_runner_executions_running"))[()] == 0, "they hold no place"
+    assert metrics.read("krm_runner_executions_running")[()] == 0, "they hold no place"
     assert sum("not kept in standby" in line for line in runner.lines) == 1
 
 
@@ -85,18 +85,17 @@ async def test_the_configuration_file_says_how_many_of_each_function(installatio
         )
 
     configure(1)
-    runner = installation.start("--log-level=3", "--standby=2")
+    metrics = Metrics()
+    runner = installation.start("--log-level=3", "--standby=2", environment=metrics.environment)
     async with Client(runner.address) as client:
         for image in (one, none, default):
             assert (await client.evaluate(image, LIST)).code == "OK"
-        await has_waiting(runner, 3)
-        kept = [
-            match[1] for line in runner.lines if (match := re.search('"process in standby" function=(.*) pid', line))
-        ]
-        assert sorted(kept) == ["default", "default", "one"]
+        await has_waiting(metrics, 3)
+        kept = metrics.read("krm_runner_standby_processes", "function")
+        assert {key[0]: count for key, count in kept.items() if count} == {"one": 1, "default": 2}
         configure(0)
         runner.wait_for_line("configuration reloaded")
-        await has_waiting(runner, 2)
+        await has_waiting(metrics, 2)
 
 
 async def test_without_a_word_of_it_nothing_waits(installation: Installation) -> None:
@@ -179,15 +178,17 @@ sys.stdin.buffer.read()
 print(json.dumps({{"kind": "ResourceList", "found": found}}))
 """
     image = installation.add("probe", probe)
-    runner = installation.start("--standby=1", "--log-level=3", environment={"MARK": "a=b"})
+    metrics = Metrics()
+    runner = installation.start("--standby=1", environment={"MARK": "a=b"} | metrics.environment)
     async with Client(runner.address) as client:
         first = await client.evaluate(image, LIST)
-        await has_waiting(runner, 1)
+        await has_waiting(metrics, 1)
         second = await client.evaluate(image, LIST)
     assert (first.code, second.resource_list) == ("OK", first.resource_list)
     assert b"MARK=a=b" in first.resource_list
     assert b'"descriptors": ["0", "1", "2"]' in first.resource_list
-    assert [line for line in runner.lines if "process=standby" in line]
+    started = metrics.read("krm_runner_executions_total", "process")
+    assert started == {("on-demand",): 1, ("standby",): 1}
 
 
 async def test_the_embedded_functions_are_kept_in_standby() -> None:
@@ -199,13 +200,13 @@ async def test_the_embedded_functions_are_kept_in_standby() -> None:
         environment={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | metrics.environment,
     ) as runner:
         async with Client(runner.address) as client:
-            for image in ("set-namespace:v0.4.1", "set-labels:v0.2.0", "set-annotations:v0.1.4"):
-                before = len(children(runner.pid))
+            images = ("set-namespace:v0.4.1", "set-labels:v0.2.0", "set-annotations:v0.1.4")
+            for number, image in enumerate(images, start=1):
                 first = await client.evaluate(image, example)
-                await has_waiting(runner, before + 1)
+                await has_waiting(metrics, number)
                 assert await client.evaluate(image, example) == first
-                await has_waiting(runner, before + 1)
-        counted = await metrics.read("krm_runner_executions_total", "function", "process")
+                await has_waiting(metrics, number)
+        counted = metrics.read("krm_runner_executions_total", "function", "process")
         assert {key: value for key, value in counted.items() if key[1] == "standby"} == {
             ("set-namespace", "standby"): 1, ("set-labels", "standby"): 1, ("set-annotations", "standby"): 1,
         }  # fmt: skip
