@@ -277,7 +277,11 @@ async def test_resource_lists_are_logged_at_level_5_only(installation: Installat
         runner = installation.start(f"--log-level={level}")
         async with Client(runner.address) as client:
             assert (await client.evaluate(image, secret)).code == "OK"
-        assert await asyncio.to_thread(runner.stop) == 0
+        if level >= 2:
+            runner.wait_for_line("event=evaluated")
+        runner.process.send_signal(signal.SIGTERM)
+        runner.process.send_signal(signal.SIGINT)
+        await asyncio.to_thread(runner.wait)
         logged = "\n".join(runner.lines)
         assert ("s3cr3t" in logged) == (level == 5)
         assert ("event=evaluated" in logged) == (level >= 2)
