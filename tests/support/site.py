@@ -140,6 +140,11 @@ class Site:
         assert found is not None, f"pod {pod} is gone"
         return str(found["metadata"].get("annotations", {}).get(RECLAIM_AFTER, ""))
 
+    def is_node_lost(self) -> bool:
+        """Whether Kubernetes has noticed that the node does not report any more."""
+        (node,) = self.functions.kube.items("/api/v1/nodes")
+        return any(one["type"] == "Ready" and one["status"] == "Unknown" for one in node["status"]["conditions"])
+
     async def calls_of(self, *pods: Json) -> list[str]:
         """The calls that pods have noted, asked for at their own addresses, past every runner."""
         found: list[str] = []

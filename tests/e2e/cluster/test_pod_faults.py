@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Mapping
 from functools import partial
 
 import pytest
@@ -42,6 +44,23 @@ async def until_noted(site: Site, pod: Json, call: str) -> None:
     async with asyncio.timeout(30):
         while call not in await site.calls_of(pod):
             await asyncio.sleep(0.05)
+
+
+async def pod_of(site: Site, call: str, pods: Mapping[str, Json]) -> str:
+    """The name of the one of them that has begun with the call."""
+    async with asyncio.timeout(30):
+        while True:
+            for name, pod in pods.items():
+                if call in await site.calls_of(pod):
+                    return name
+
+
+def take_off_the_network(pod: Json) -> None:
+    """As if its node were gone: nobody hears from it any more, and nothing tells those who have a connection."""
+    (wrapper,) = of_pod(pod["metadata"]["uid"], "wrapper-server --port")
+    subprocess.run(
+        ["nsenter", f"--net=/proc/{wrapper}/ns/net", "ip", "link", "set", "eth0", "down"], check=True, timeout=10
+    )
 
 
 @pytest.mark.parametrize("grace", [0, 30])
@@ -177,6 +196,30 @@ async def test_warm_calls_go_on_while_the_api_server_is_stopped(site: Site, imag
             await load.more(100)
         assert load.served
         assert site.only_pod()["metadata"]["uid"] == uid
+
+
+@pytest.mark.alone
+async def test_calls_go_on_when_a_node_is_lost(site: Site, image: str, breakable: FullCluster) -> None:
+    """Its kubelet is silent, its pod out of reach, and nobody says so. The other pod stands for one elsewhere."""
+    runner = site.runner("--max-parallel-pods-per-function=2", "--max-waitlist-length=1")
+    async with Client(runner.address) as client:
+        calls = (client.evaluate(image, wish(seconds=3), timeout=60) for _ in range(4))
+        for answer in await asyncio.gather(*calls):
+            served(answer)
+        pods = {pod["metadata"]["name"]: pod for pod in site.living()}
+        assert len(pods) == 2
+        async with Load(client, image, callers=2) as load:
+            call = asyncio.ensure_future(client.evaluate(image, wish(call="long", seconds=6), timeout=100))
+            lost = await pod_of(site, "long", pods)
+            breakable.stop("kubelet")
+            take_off_the_network(pods.pop(lost))
+            assert served(await call).pod in pods, "made once more, by the other"
+            async with asyncio.timeout(120):
+                while not site.is_node_lost():
+                    await asyncio.sleep(0.5)
+            await load.more(50)
+        assert load.served
+    runner.wait_for_line(f"pod={lost} .*it does not answer any more, or the network to it is gone")
 
 
 async def test_a_runner_that_starts_without_an_api_server_serves_when_it_comes(
