@@ -1,8 +1,9 @@
 """Processes in standby: the same server with and without them, in turns within one run.
 
-Two servers run side by side, one of them idle at any time. What standby saves is seen by one caller that takes a break
-between calls, as a person's or a pipeline's client does; what it must not cost, by many callers without one. The
-figures to trust are the ratios: the median of the rounds' own. See docs/performance.md.
+Servers run side by side, all but one of them idle at any time: without standby, with one process of the function, with
+two. What standby saves is seen by one caller that takes a break between calls, as a person's or a pipeline's client
+does; what it must not cost, by many callers without one. The figures to trust are the ratios: the median of the rounds'
+own. See docs/performance.md.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from bench.table import Column
 
 COLUMNS = (
     Column("", "function", left=True),
+    Column("", "in standby"),
     Column("p50 ms, 1 caller", "on demand"),
     Column("p50 ms, 1 caller", "standby"),
     Column("standby/on demand", "ratio"),
@@ -53,6 +55,8 @@ class Plan:
     pause_ms: int
     callers: int
     size: str
+    kept: tuple[int, ...]
+    """How many processes of the function, each measured against none."""
 
 
 class Bench:
@@ -64,62 +68,59 @@ class Bench:
         self._start = start
         self._directory = directory
 
-    def row(self, function: Function) -> list[str]:
-        """One line of the table."""
+    def rows(self, function: Function) -> list[list[str]]:
+        """The lines of the table: one for each number of processes."""
         data = self._directory / f"{function.name}.yaml"
         data.write_bytes(inputs.generated(SIZES[self._plan.size], function.config))
-        alone = {number_waiting: Laps() for number_waiting in (0, 1)}
-        crowd = {number_waiting: Laps() for number_waiting in (0, 1)}
-        memory = 0
+        numbers = (0, *self._plan.kept)
+        alone = {kept: Laps() for kept in numbers}
+        crowd = {kept: Laps() for kept in numbers}
+        memory = dict.fromkeys(numbers, 0)
         with ExitStack() as stack:
             servers: dict[int, Server] = {}
-            for waiting in (0, 1):
-                directory = self._directory / f"{function.name}-{waiting}"
+            for kept in numbers:
+                directory = self._directory / f"{function.name}-{kept}"
                 directory.mkdir()
-                servers[waiting] = stack.enter_context(self._start(function, directory, f"--standby={waiting}"))
-            for turn in range(self._plan.rounds):
-                # Whoever comes first may find other caches: they take turns in that, too.
-                order = (0, 1) if turn % 2 == 0 else (1, 0)
-                for waiting in order:
-                    alone[waiting].samples.append(
-                        through(
-                            servers[waiting],
-                            self._load,
-                            callers=1,
-                            pause_ms=self._plan.pause_ms,
-                            seconds=self._plan.seconds,
-                            image=image_of(function.executable),
-                            data=data,
-                        )
-                    )
-                time.sleep(_SETTLING_SECONDS)
-                memory = max(memory, servers[1].memory_of_children())
-                for waiting in order:
-                    crowd[waiting].samples.append(
-                        through(
-                            servers[waiting],
-                            self._load,
-                            callers=self._plan.callers,
-                            seconds=self._plan.seconds,
-                            image=image_of(function.executable),
-                            data=data,
-                        )
-                    )
-        return self._cells(function, alone, crowd, memory)
+                servers[kept] = stack.enter_context(self._start(function, directory, f"--standby={kept}"))
 
-    def _cells(self, function: Function, alone: dict[int, Laps], crowd: dict[int, Laps], memory: int) -> list[str]:
-        p50s = {waiting: [sample.p50_ms for sample in laps.samples] for waiting, laps in alone.items()}
-        return [
-            function.name,
-            *(number(statistics.median(p50s[waiting])) for waiting in (0, 1)),
-            median_ratio(p50s[1], p50s[0]),
-            ratios(p50s[1], p50s[0]),
-            *(number(alone[waiting].median(lambda sample: sample.p99_ms)) for waiting in (0, 1)),
-            *(number(crowd[waiting].rate) for waiting in (0, 1)),
-            median_ratio(crowd[1].rates, crowd[0].rates),
-            ratios(crowd[1].rates, crowd[0].rates),
-            f"{memory / 1e6:.1f}",
-        ]
+            def measure(laps: dict[int, Laps], turn: int, *, callers: int, pause_ms: int = 0) -> None:
+                # Whoever comes first may find other caches: they take turns in that, too.
+                first = turn % len(numbers)
+                for kept in numbers[first:] + numbers[:first]:
+                    sample = through(
+                        servers[kept],
+                        self._load,
+                        callers=callers,
+                        pause_ms=pause_ms,
+                        seconds=self._plan.seconds,
+                        image=image_of(function.executable),
+                        data=data,
+                    )
+                    laps[kept].samples.append(sample)
+
+            for turn in range(self._plan.rounds):
+                measure(alone, turn, callers=1, pause_ms=self._plan.pause_ms)
+                time.sleep(_SETTLING_SECONDS)
+                for kept, server in servers.items():
+                    memory[kept] = max(memory[kept], server.memory_of_children())
+                measure(crowd, turn, callers=self._plan.callers)
+        return [_cells(function.name, kept, alone, crowd, memory[kept]) for kept in self._plan.kept]
+
+
+def _cells(name: str, kept: int, alone: dict[int, Laps], crowd: dict[int, Laps], memory: int) -> list[str]:
+    p50s = {which: [sample.p50_ms for sample in alone[which].samples] for which in (0, kept)}
+    return [
+        name,
+        str(kept),
+        *(number(statistics.median(p50s[which])) for which in (0, kept)),
+        median_ratio(p50s[kept], p50s[0]),
+        ratios(p50s[kept], p50s[0]),
+        *(number(alone[which].median(lambda sample: sample.p99_ms)) for which in (0, kept)),
+        *(number(crowd[which].rate) for which in (0, kept)),
+        median_ratio(crowd[kept].rates, crowd[0].rates),
+        ratios(crowd[kept].rates, crowd[0].rates),
+        f"{memory / 1e6:.1f}",
+    ]
 
 
 def median_ratio(sides: Sequence[float], floors: Sequence[float]) -> str:
@@ -135,7 +136,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, default="2KB", help="of the input (default 2KB)")
     parser.add_argument("--pause-ms", type=int, default=50, help="between the calls of the one caller (default 50)")
     parser.add_argument("--callers", type=int, default=32, help="how many are many (default 32)")
-    parser.add_argument("--rounds", type=int, help="turns of both in each row (default 5)")
+    parser.add_argument(
+        "--standby",
+        type=int,
+        action="append",
+        help="how many processes in standby (may be repeated; default 1, 2)",
+    )
+    parser.add_argument("--rounds", type=int, help="turns of all in each row (default 5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a turn (default 3)")
     return parser.parse_args()
 
@@ -151,6 +158,7 @@ def main() -> None:
         pause_ms=arguments.pause_ms,
         callers=arguments.callers,
         size=arguments.size,
+        kept=tuple(arguments.standby or (1, 2)),
     )
     progress("building what is needed")
     load = programs.load_generator()
@@ -164,8 +172,10 @@ def main() -> None:
         bench = Bench(plan, load, SERVERS[arguments.server], Path(temporary))
         for function in functions:
             progress(f"{function.name} ...")
-            rows.append(bench.row(function))
-            progress(f"  {rows[-1][3]} of the time, {rows[-1][9]} of the rate")
+            measured = bench.rows(function)
+            for row in measured:
+                progress(f"  {row[1]} in standby: {row[4]} of the time, {row[10]} of the rate")
+            rows += measured
     about = (
         f"{report.machine()}, Python {platform.python_version()}; "
         f"{plan.size}; {plan.rounds} rounds of {plan.seconds:g} s each; 1 caller with {plan.pause_ms} ms between its "

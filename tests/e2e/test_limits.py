@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -56,17 +57,27 @@ def cgroup() -> Iterator[MemoryCgroup]:
     created.path.rmdir()
 
 
+ITEM = b"- apiVersion: v1\n  kind: ConfigMap\n  data:\n    text: some text that is not short\n"
+NO_LIMITS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+def with_items(size: int) -> bytes:
+    return LIST.replace(b" []\n", b"\n") + ITEM * (size // len(ITEM))
+
+
+def runner_in(cgroup: MemoryCgroup, installation: Installation, *flags: str) -> RunnerProcess:
+    enter = f'echo $$ >{cgroup.path}/cgroup.procs; exec "$@"'
+    own = (f"--functions={installation.functions}", f"--config={installation.config}")
+    return RunnerProcess(*own, *flags, prefix=["sh", "-c", enter, "sh"])
+
+
 async def test_32_callers_with_5_mb_each_fit_into_the_containers_gibibyte(
     installation: Installation, cgroup: MemoryCgroup
 ) -> None:
     image = installation.add("copy", "#!/bin/sh\nexec cat\n")
-    enter = f'echo $$ >{cgroup.path}/cgroup.procs; exec "$@"'
-    item = b"- apiVersion: v1\n  kind: ConfigMap\n  data:\n    text: some text that is not short\n"
-    large = LIST.replace(b" []\n", b"\n") + item * (5_000_000 // len(item))
-    flags = (f"--functions={installation.functions}", f"--config={installation.config}")
-    with RunnerProcess(*flags, prefix=["sh", "-c", enter, "sh"]) as runner:
-        limits = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-        async with Client(runner.address, limits) as client:
+    large = with_items(5_000_000)
+    with runner_in(cgroup, installation) as runner:
+        async with Client(runner.address, NO_LIMITS) as client:
 
             async def caller() -> list[Answer]:
                 return [await client.evaluate(image, large, timeout=120) for _ in range(5)]
@@ -77,6 +88,23 @@ async def test_32_callers_with_5_mb_each_fit_into_the_containers_gibibyte(
     print(f"peak of the runner and its functions: {cgroup.peak / 1024**2:.0f} MiB")
     assert cgroup.kills == 0
     assert cgroup.peak < GIB
+
+
+async def test_functions_that_take_much_memory_take_turns(installation: Installation, cgroup: MemoryCgroup) -> None:
+    """Four at once would be 1.4 GB, and the end of some of them or of the runner."""
+    image = installation.add(
+        "holds",
+        f"#!{sys.executable} -IS\nimport sys, time\ndata = sys.stdin.buffer.read()\n"
+        "held = bytearray(b'x') * 350_000_000\ntime.sleep(0.3)\nsys.stdout.buffer.write(data)\n",
+    )
+    large = with_items(2_000_000)
+    flags = ("--max-parallel-executions=4", f"--max-function-memory={GIB // 2}")
+    with runner_in(cgroup, installation, *flags) as runner:
+        async with Client(runner.address, NO_LIMITS) as client:
+            answers = await asyncio.gather(*(client.evaluate(image, large, timeout=120) for _ in range(12)))
+    assert Counter(answer.code for answer in answers) == {"OK": 12}
+    print(f"peak of the runner and its functions: {cgroup.peak / 1024**2:.0f} MiB")
+    assert cgroup.kills == 0
 
 
 async def test_sigterm_under_load_loses_no_call_that_had_started(installation: Installation) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -57,6 +58,61 @@ async def test_functions_are_nicer_than_who_runs_them(executor: Executor, script
     assert (code, int(found)) == (0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10))
 
 
+HOLDS = """#!{python} -IS
+import sys
+data = sys.stdin.buffer.read()
+held = bytearray(b"x") * {size}
+sys.stdout.buffer.write(data)
+"""
+
+
+@pytest.mark.parametrize("way", ["exec", "sh"], ids=["leader", "descendant"])
+@pytest.mark.parametrize("size", [0, 150_000_000])
+async def test_the_memory_of_a_process_with_much_input_is_noted(
+    executor: Executor, script: Script, size: int, way: str
+) -> None:
+    (program,) = script(HOLDS.format(python=sys.executable, size=size))
+    argv = [program] if way == "exec" else script(f"#!/bin/sh\n{os.fsdecode(program)}\nexit 0\n")
+    # More than a pipe holds, so that it is there when it is looked at.
+    stdin = b"y" * 3 * MEGABYTE
+    expected = 0
+    for _ in range(2):
+        call = asyncio.create_task(run(executor, argv, stdin, limit=4 * MEGABYTE))
+        await asyncio.sleep(0)
+        expected = executor.memory
+        assert await call == (0, stdin)
+    assert size < expected < size + 30_000_000, "by what the first one took"
+
+
+async def test_a_function_that_was_killed_for_its_memory_is_expected_to_take_more(script: Script) -> None:
+    executor = Executor(Spawner(initial_environment()), max_parallel=3, max_waiting=100, max_memory=100 * MEGABYTE)
+    argv = script("#!/bin/sh\ncat >/dev/null\nkill -KILL $$\n")
+    expected: list[int] = []
+    for _ in range(3):
+        call = asyncio.create_task(run(executor, argv, b"little"))
+        await asyncio.sleep(0)
+        expected.append(executor.memory)
+        assert await call == (-9, b"")
+    await eventually(lambda: executor.running == 0, what="every place is free")
+    executor.close()
+    assert expected == [expected[0], 2 * expected[0], 100 * MEGABYTE]
+
+
+async def test_many_that_give_up_at_once_leave_no_place_taken() -> None:
+    slots = Slots(limit=4, max_waiting=5000, memory_limit=100)
+    held = await slots.acquire(function="f", deadline=FOREVER, memory=lambda: 60)
+    tasks = [asyncio.create_task(slots.acquire(function="f", deadline=FOREVER, memory=lambda: 70))]
+    tasks += [asyncio.create_task(slots.acquire(function="f", deadline=FOREVER, memory=lambda: 1)) for _ in range(2000)]
+    await asyncio.sleep(0)
+    assert slots.waiting == 2001
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(task.cancelled() for task in tasks)
+    slots.release(held)
+    assert (slots.running, slots.waiting, slots.memory) == (0, 0, 0)
+
+
 async def test_a_random_load_with_random_cancellations(executor: Executor, script: Script) -> None:
     commands = [
         script("#!/bin/sh\nexec cat\n"),
@@ -102,16 +158,15 @@ async def test_limits_and_missing_files_free_their_place(executor: Executor, scr
 
 async def test_slots_hand_a_place_on_when_its_taker_gave_up_in_the_same_moment() -> None:
     slots = Slots(limit=1, max_waiting=10)
-    await slots.acquire(function="f", deadline=FOREVER)
+    held = await slots.acquire(function="f", deadline=FOREVER)
     first = asyncio.create_task(slots.acquire(function="f", deadline=FOREVER))
     second = asyncio.create_task(slots.acquire(function="f", deadline=FOREVER))
     await asyncio.sleep(0)
-    slots.release()
+    slots.release(held)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    await asyncio.wait_for(second, 5)
-    slots.release()
+    slots.release(await asyncio.wait_for(second, 5))
     assert (slots.running, slots.waiting) == (0, 0)
 
 

@@ -13,12 +13,13 @@ use crate::envelope::Envelope;
 use crate::errors::EvaluationError;
 use crate::forecast::Forecast;
 use crate::load::Counts;
+use crate::memory_forecast::MemoryForecast;
 use crate::metrics::Metrics;
 use crate::process::child::Function;
 use crate::process::execution::{Ended, Failure, execute};
 use crate::process::{Start, Stop};
 use crate::reserve::Reserve;
-use crate::verdict::verdict;
+use crate::verdict::{Exit, verdict};
 
 /// Where the process of a call came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,12 +49,14 @@ pub struct Call {
     pub function: Arc<Function>,
     pub counts: Arc<Counts>,
     pub forecast: Arc<Mutex<Forecast>>,
+    pub memory_forecast: Arc<Mutex<MemoryForecast>>,
     pub reserve: Option<Arc<Reserve>>,
     pub metrics: Arc<Metrics>,
     pub image: String,
     pub input: Bytes,
     pub environment: Option<Vec<CString>>,
     pub max_output: usize,
+    pub max_memory: u64,
     pub message_limit: usize,
     pub start: Arc<Start>,
     pub stop: Arc<Stop>,
@@ -71,11 +74,23 @@ impl Call {
         if let Some(reserve) = self.usable_reserve() {
             reserve.served();
         }
+        self.learn_memory(&ended);
         let learn = lesson(&ended);
         // The verdict keeps the place as well.
         let result = self.conclude(ended);
         learn(&mut self.forecast.lock().unwrap_or_else(PoisonError::into_inner), began.elapsed());
         (Some(origin), result)
+    }
+
+    fn learn_memory(&self, ended: &Result<Ended, Failure>) {
+        let Ok(ended) = ended else { return };
+        let mut forecast = self.memory_forecast.lock().unwrap_or_else(PoisonError::into_inner);
+        match (ended.exit, ended.peak_memory) {
+            // Not by us.
+            (Exit::Signal(libc::SIGKILL), _) => forecast.was_killed(self.input.len(), self.max_memory),
+            (_, Some(peak)) if !ended.ignored_input => forecast.learn(self.input.len(), peak),
+            _ => {}
+        }
     }
 
     /// None for a call with an environment of its own.

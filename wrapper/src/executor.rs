@@ -20,6 +20,7 @@ use crate::call::{Call, Origin, Outcome, cannot_start};
 use crate::errors::EvaluationError;
 use crate::forecast::Forecast;
 use crate::load::Counts;
+use crate::memory_forecast::MemoryForecast;
 use crate::metrics::Metrics;
 use crate::process::child::Function;
 use crate::process::{Start, Stop};
@@ -34,6 +35,8 @@ const FIRST_QUESTION: Duration = Duration::from_millis(20);
 pub struct Limits {
     pub max_parallel: usize,
     pub max_waiting: usize,
+    /// Of the functions at once, together.
+    pub max_memory: u64,
     /// Of the resource list in an answer.
     pub max_output: usize,
     /// Of the whole message, for the error that says so.
@@ -47,6 +50,7 @@ pub struct Executor {
     entered: AtomicUsize,
     counts: Arc<Counts>,
     forecast: Arc<Mutex<Forecast>>,
+    memory_forecast: Arc<Mutex<MemoryForecast>>,
     reserve: Option<Arc<Reserve>>,
     /// An answer is on its way, and nobody waits.
     answered: Arc<Notify>,
@@ -76,10 +80,11 @@ impl Executor {
         Ok(Self {
             function,
             admission: Semaphore::new(limits.max_parallel + ADMITTED_AHEAD),
-            workers: Workers::new(limits.max_parallel),
+            workers: Workers::new(limits.max_parallel, limits.max_memory),
             entered: AtomicUsize::new(0),
             counts,
             forecast: Arc::new(Mutex::new(Forecast::new(limits.max_parallel))),
+            memory_forecast: Arc::default(),
             reserve: reserve.transpose()?,
             answered: Arc::default(),
             asked: Notify::new(),
@@ -96,6 +101,11 @@ impl Executor {
     /// How many processes run, or are being reaped, and how many calls wait for one.
     pub fn load(&self) -> Load {
         self.counts.load()
+    }
+
+    /// Bytes that the processes with calls are expected to take.
+    pub fn memory(&self) -> u64 {
+        self.workers.memory()
     }
 
     /// How many calls there were, since the start.
@@ -153,11 +163,11 @@ impl Executor {
         self.entered.fetch_add(1, Ordering::Relaxed);
         let ahead = self.counts.enter();
         let ticket = Ticket { executor: self, arrived: Instant::now() };
-        let Some(waiting) = ahead.checked_sub(self.limits.max_parallel) else { return Ok(ticket) };
+        let forecast = self.forecast.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(waiting) = ahead.checked_sub(forecast.places()) else { return Ok(ticket) };
         if waiting >= self.limits.max_waiting {
             return Err(EvaluationError::queue_full(&self.function(), waiting));
         }
-        let forecast = self.forecast.lock().unwrap_or_else(PoisonError::into_inner);
         if forecast.is_late(waiting, time) {
             return Err(EvaluationError::too_busy(&self.function(), waiting, forecast.wait(waiting)));
         }
@@ -186,16 +196,21 @@ impl Ticket<'_> {
         let refused = |error: io::Error| cannot_start(image, &executor.function, &error);
         let stop = Arc::new(Stop::new().map_err(refused)?);
         let _stop_when_dropped = StopWhenDropped(Arc::clone(&stop));
+        let memory = executor.memory_forecast.lock().unwrap_or_else(PoisonError::into_inner).expected(input.len());
+        let fit = usize::try_from(executor.limits.max_memory / memory.max(1)).unwrap_or(usize::MAX);
+        executor.forecast.lock().unwrap_or_else(PoisonError::into_inner).that_fit(fit);
         let call = Call {
             function: Arc::clone(&executor.function),
             counts: Arc::clone(&executor.counts),
             forecast: Arc::clone(&executor.forecast),
+            memory_forecast: Arc::clone(&executor.memory_forecast),
             reserve: executor.reserve.clone(),
             metrics: Arc::clone(&executor.metrics),
             image: image.to_owned(),
             input,
             environment,
             max_output: executor.limits.max_output,
+            max_memory: executor.limits.max_memory,
             message_limit: executor.limits.message_limit,
             start,
             stop,
@@ -203,7 +218,7 @@ impl Ticket<'_> {
         let arrived = self.arrived;
         let answered = Arc::clone(&executor.answered);
         let (answer, outcome) = oneshot::channel();
-        let queued = executor.workers.submit(move || {
+        let queued = executor.workers.submit(memory, move || {
             let turn = (arrived.elapsed(), call.run());
             // Whoever waits may be gone by now.
             if answer.send(turn).is_err() {

@@ -15,6 +15,9 @@ const PARTS: u32 = 5;
 const MARGIN: u32 = 2;
 
 pub struct Forecast {
+    /// At most.
+    limit: usize,
+    /// As long as calls are like the newest one.
     places: u32,
     /// How long a call holds its place, on average; none while nothing is known.
     average: Option<Duration>,
@@ -22,7 +25,17 @@ pub struct Forecast {
 
 impl Forecast {
     pub fn new(places: usize) -> Self {
-        Self { places: number(places), average: None }
+        Self { limit: places, places: number(places), average: None }
+    }
+
+    /// How many calls run at once.
+    pub fn places(&self) -> usize {
+        self.places as usize
+    }
+
+    /// So many calls like the newest one fit into the memory.
+    pub fn that_fit(&mut self, calls: usize) {
+        self.places = number(calls.clamp(1, self.limit));
     }
 
     /// A call held its place for so long, from its turn to its end.
@@ -84,6 +97,16 @@ mod tests {
         assert!(forecast.is_late(1, 11 * SECOND));
         assert!(!forecast.is_late(0, 8 * SECOND));
         assert!(forecast.is_late(0, 7 * SECOND));
+    }
+
+    #[test]
+    fn places_that_do_not_fit_into_the_memory_do_not_count() {
+        let mut forecast = Forecast::new(4);
+        forecast.learn(4 * SECOND);
+        for (fit, places) in [(2, 2), (0, 1), (100, 4)] {
+            forecast.that_fit(fit);
+            assert_eq!((forecast.places(), forecast.wait(3)), (places, 16 * SECOND / number(places)));
+        }
     }
 
     #[test]

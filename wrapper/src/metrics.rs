@@ -65,7 +65,7 @@ impl Metrics {
     }
 
     /// Prometheus' text format; the gauges are those of the moment.
-    pub fn render(&self, load: Load, standby: Option<&Census>) -> String {
+    pub fn render(&self, load: Load, memory: u64, standby: Option<&Census>) -> String {
         let counts = self.counts();
         let mut text = String::new();
         counter(&mut text, "evaluations", "Evaluations, by gRPC code", "code", &counts.evaluations);
@@ -99,6 +99,7 @@ impl Metrics {
         for (name, help, value) in [
             ("executions_running", "Processes under way", Some(load.running as u64)),
             ("executions_waiting", "Calls that wait for a process", Some(load.waiting as u64)),
+            ("executions_memory_bytes", "What processes under way are expected to take", Some(memory)),
             ("standby_processes", "Processes that wait for a call", standby.map(|census| census.waiting as u64)),
             ("standby_memory_bytes", "Memory that is theirs alone", standby.and_then(|census| census.private_memory)),
         ] {
@@ -171,7 +172,7 @@ mod tests {
         metrics.executed(Origin::OnDemand, Duration::from_millis(5));
         metrics.executed(Origin::OnDemand, Duration::from_millis(6));
         let census = Census { waiting: 3, private_memory: Some(4096) };
-        let text = metrics.render(Load { running: 1, waiting: 2 }, Some(&census));
+        let text = metrics.render(Load { running: 1, waiting: 2 }, 5000, Some(&census));
         for line in [
             "krm_wrapper_evaluations_total{code=\"OK\"} 2",
             "krm_wrapper_function_exits_total{exit=\"0\"} 1",
@@ -189,12 +190,13 @@ mod tests {
             "krm_wrapper_execution_duration_seconds_count{process=\"on-demand\"} 2",
             "krm_wrapper_execution_duration_seconds_sum{process=\"standby\"} 0.002",
             "krm_wrapper_standby_processes 3",
+            "krm_wrapper_executions_memory_bytes 5000",
             "krm_wrapper_standby_memory_bytes 4096",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         let unknown = Census { waiting: 1, private_memory: None };
-        assert!(!metrics.render(Load::default(), Some(&unknown)).contains("standby_memory_bytes"));
-        assert!(!metrics.render(Load::default(), None).contains("standby_processes"));
+        assert!(!metrics.render(Load::default(), 0, Some(&unknown)).contains("standby_memory_bytes"));
+        assert!(!metrics.render(Load::default(), 0, None).contains("standby_processes"));
     }
 }

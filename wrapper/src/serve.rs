@@ -17,6 +17,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 use crate::announcement::Announcement;
+use crate::container_memory;
 use crate::entrypoint::Entrypoint;
 use crate::executor::{Executor, Limits};
 use crate::flags::{Flag, Flags, Refusal, help};
@@ -42,6 +43,11 @@ const FLAGS: &[Flag] = &[
         meaning: "functions at once (0: the CPUs of this container, at least 2)",
     },
     Flag { name: "max-queue-length", default: "1000", meaning: "calls that may wait; one more is refused" },
+    Flag {
+        name: "max-function-memory",
+        default: "0",
+        meaning: "bytes that functions at once are expected to take (0: three quarters of this container's memory)",
+    },
     Flag {
         name: "standby",
         default: "1",
@@ -86,6 +92,7 @@ struct Settings {
     message_limit: usize,
     max_parallel: usize,
     max_waiting: usize,
+    max_memory: u64,
     standby: Option<Terms>,
     default_timeout: Duration,
     shutdown_timeout: Duration,
@@ -152,6 +159,10 @@ impl Settings {
                 set => set,
             },
             max_waiting: number("max-queue-length", 0, 1_000_000)?,
+            max_memory: match number("max-function-memory", 0, 1 << 50)? {
+                0 => container_memory::usable() / 4 * 3,
+                set => set as u64,
+            },
             standby: Some(standby).filter(|terms| terms.wanted > 0),
             default_timeout: duration("default-timeout")?,
             shutdown_timeout: duration("shutdown-timeout")?,
@@ -195,6 +206,7 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
     let limits = Limits {
         max_parallel: settings.max_parallel,
         max_waiting: settings.max_waiting,
+        max_memory: settings.max_memory,
         max_output: max_resource_list(settings.message_limit),
         message_limit: settings.message_limit,
     };
@@ -224,6 +236,7 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
         .with("address", address)
         .with("function", function)
         .with("max_parallel", settings.max_parallel)
+        .with("max_function_memory", settings.max_memory)
         .with("standby", standby)
         .with("max_request_body_size", settings.message_limit)
         .with("token", if has_token { "wanted" } else { "none" })
@@ -260,7 +273,8 @@ async fn serve_metrics(address: SocketAddr, evaluation: Arc<Evaluation>) -> Resu
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|error| Failure(1, format!("cannot serve metrics on {address}: {error}")))?;
     tokio::spawn(metrics_server::serve(listener, move || {
-        evaluation.metrics.render(evaluation.executor.load(), evaluation.executor.census().as_ref())
+        let executor = &evaluation.executor;
+        evaluation.metrics.render(executor.load(), executor.memory(), executor.census().as_ref())
     }));
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Threads that run one job after the other: at most so many, started when they are needed, gone when they are not.
 //!
 //! A thread that is done takes the next job at once, without a detour by the event loop (ADR 7 has what that brings).
-//! First come, first served; a job that nobody wants any more is taken
-//! out of the line.
+//! First come, first served: nobody passes a job that does not fit into the memory yet, and one that never does runs
+//! alone. A job that nobody wants any more is taken out of the line.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,18 +20,29 @@ pub struct Workers {
     line: Arc<Line>,
 }
 
-#[derive(Default)]
 struct Line {
+    /// What the jobs at once may take together.
+    memory_limit: u64,
     state: Mutex<State>,
+    /// Of a job, or of memory for one.
     arrival: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<(u64, Job)>,
+    waiting: VecDeque<Waiting>,
     last_number: u64,
     threads: usize,
     idle: usize,
+    running: usize,
+    /// What those that run are expected to take.
+    memory: u64,
+}
+
+struct Waiting {
+    number: u64,
+    memory: u64,
+    job: Job,
 }
 
 /// A job in line; dropping it takes the job out, if it did not begin.
@@ -41,14 +52,19 @@ pub struct Queued {
 }
 
 impl Workers {
-    pub fn new(limit: usize) -> Self {
-        Self { limit, line: Arc::default() }
+    pub fn new(limit: usize, memory_limit: u64) -> Self {
+        Self { limit, line: Arc::new(Line { memory_limit, state: Mutex::default(), arrival: Condvar::new() }) }
     }
 
-    /// Fails when there is no thread to run it, and none can be started.
-    pub fn submit(&self, job: impl FnOnce() + Send + 'static) -> std::io::Result<Queued> {
+    /// What the jobs under way are expected to take.
+    pub fn memory(&self) -> u64 {
+        self.line.lock().memory
+    }
+
+    /// A job, and the memory that it is expected to take. Fails when there is no thread to run it, and none can be started.
+    pub fn submit(&self, memory: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<Queued> {
         let mut state = self.line.lock();
-        if state.idle <= state.jobs.len() && state.threads < self.limit {
+        if state.idle <= state.waiting.len() && state.threads < self.limit {
             let line = Arc::clone(&self.line);
             let started = thread::Builder::new().name("function".into()).stack_size(STACK).spawn(move || line.work());
             match started {
@@ -59,7 +75,7 @@ impl Workers {
         }
         state.last_number += 1;
         let number = state.last_number;
-        state.jobs.push_back((number, Box::new(job)));
+        state.waiting.push_back(Waiting { number, memory, job: Box::new(job) });
         drop(state);
         self.line.arrival.notify_one();
         Ok(Queued { line: Arc::clone(&self.line), number })
@@ -72,39 +88,72 @@ impl Line {
     }
 
     fn work(&self) {
-        while let Some(job) = self.next() {
+        let mut next = self.next(None);
+        while let Some(Waiting { memory, job, .. }) = next {
             // A defect in one call must not cost the others a thread; whoever waits for this one is told.
             let _ = catch_unwind(AssertUnwindSafe(job));
+            next = self.next(Some(memory));
         }
     }
 
-    /// The next job; nothing when there was none for a while, and then this thread does not count any more.
-    fn next(&self) -> Option<Job> {
+    /// The next job, after one that took so much; nothing when there was none for a while, and then this thread does not
+    /// count any more.
+    fn next(&self, done: Option<u64>) -> Option<Waiting> {
         let mut state = self.lock();
+        if let Some(memory) = done {
+            state.running -= 1;
+            state.memory = state.memory.saturating_sub(memory);
+        }
         loop {
-            if let Some((_, job)) = state.jobs.pop_front() {
-                return Some(job);
+            if let Some(next) = state.take(self.memory_limit) {
+                self.wake_another(&state);
+                return Some(next);
             }
             state.idle += 1;
             let (woken, timeout) = self.arrival.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
-            if timeout.timed_out() && state.jobs.is_empty() {
+            if timeout.timed_out() && state.waiting.is_empty() {
                 state.threads -= 1;
                 return None;
             }
         }
+    }
+
+    /// What made room for one may have made room for the next, too.
+    fn wake_another(&self, state: &State) {
+        if state.idle > 0 && state.has_turn(self.memory_limit) {
+            self.arrival.notify_one();
+        }
+    }
+}
+
+impl State {
+    /// Whether there is room for the one whose turn it is.
+    fn has_turn(&self, memory_limit: u64) -> bool {
+        let fits = |next: &Waiting| self.running == 0 || self.memory.saturating_add(next.memory) <= memory_limit;
+        self.waiting.front().is_some_and(fits)
+    }
+
+    fn take(&mut self, memory_limit: u64) -> Option<Waiting> {
+        let next = if self.has_turn(memory_limit) { self.waiting.pop_front() } else { None }?;
+        self.running += 1;
+        self.memory = self.memory.saturating_add(next.memory);
+        Some(next)
     }
 }
 
 impl Drop for Queued {
     fn drop(&mut self) {
         let mut state = self.line.lock();
-        let position = state.jobs.iter().position(|(number, _)| *number == self.number);
-        let job = position.and_then(|position| state.jobs.remove(position));
+        let position = state.waiting.iter().position(|waiting| waiting.number == self.number);
+        let left = position.and_then(|position| state.waiting.remove(position));
+        if left.is_some() {
+            self.line.wake_another(&state);
+        }
         // What the job holds is let go of after the lock.
         drop(state);
-        drop(job);
+        drop(left);
     }
 }
 
@@ -115,12 +164,12 @@ mod tests {
 
     #[test]
     fn jobs_run_in_order_and_no_more_than_the_limit_at_once() {
-        let workers = Workers::new(1);
+        let workers = Workers::new(1, u64::MAX);
         let (sender, receiver) = mpsc::channel();
         let queued: Vec<_> = (0..20)
             .map(|number| {
                 let sender = sender.clone();
-                workers.submit(move || sender.send(number).unwrap()).unwrap()
+                workers.submit(0, move || sender.send(number).unwrap()).unwrap()
             })
             .collect();
         assert_eq!((0..20).map(|_| receiver.recv().unwrap()).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
@@ -130,23 +179,90 @@ mod tests {
 
     #[test]
     fn a_job_that_is_dropped_in_line_never_runs() {
-        let workers = Workers::new(1);
+        let workers = Workers::new(1, u64::MAX);
         let (block, blocked) = mpsc::channel::<()>();
         let (sender, receiver) = mpsc::channel();
-        let _first = workers.submit(move || blocked.recv().unwrap()).unwrap();
+        let _first = workers.submit(0, move || blocked.recv().unwrap()).unwrap();
         let never = sender.clone();
-        drop(workers.submit(move || never.send("never").unwrap()).unwrap());
-        let _last = workers.submit(move || sender.send("last").unwrap()).unwrap();
+        drop(workers.submit(0, move || never.send("never").unwrap()).unwrap());
+        let _last = workers.submit(0, move || sender.send("last").unwrap()).unwrap();
         block.send(()).unwrap();
         assert_eq!(receiver.recv().unwrap(), "last");
     }
 
     #[test]
     fn a_job_that_panics_costs_nobody_else() {
-        let workers = Workers::new(1);
+        let workers = Workers::new(1, u64::MAX);
         let (sender, receiver) = mpsc::channel();
-        let _broken = workers.submit(|| panic!("a defect, for the test")).unwrap();
-        let _next = workers.submit(move || sender.send("next").unwrap()).unwrap();
+        let _broken = workers.submit(0, || panic!("a defect, for the test")).unwrap();
+        let _next = workers.submit(0, move || sender.send("next").unwrap()).unwrap();
         assert_eq!(receiver.recv().unwrap(), "next");
+    }
+
+    /// Jobs that say when they begin, and end when they are told.
+    struct Held {
+        workers: Workers,
+        began: mpsc::Receiver<&'static str>,
+        says: mpsc::Sender<&'static str>,
+    }
+
+    impl Held {
+        fn new(memory_limit: u64) -> Self {
+            let (says, began) = mpsc::channel();
+            Self { workers: Workers::new(4, memory_limit), began, says }
+        }
+
+        fn submit(&self, name: &'static str, memory: u64) -> (Queued, mpsc::Sender<()>) {
+            let (end, ended) = mpsc::channel();
+            let says = self.says.clone();
+            let job = move || {
+                says.send(name).unwrap();
+                let _ = ended.recv();
+            };
+            (self.workers.submit(memory, job).unwrap(), end)
+        }
+
+        fn began(&self, count: usize) -> Vec<&'static str> {
+            let mut names: Vec<_> = (0..count).map(|_| self.began.recv().unwrap()).collect();
+            names.sort_unstable();
+            names
+        }
+
+        fn nobody_began(&self) -> bool {
+            self.began.recv_timeout(Duration::from_millis(100)).is_err()
+        }
+    }
+
+    #[test]
+    fn jobs_wait_for_memory_and_nobody_passes_the_one_whose_turn_it_is() {
+        let held = Held::new(100);
+        let (first, second) = (held.submit("first", 40), held.submit("second", 40));
+        assert_eq!(held.began(2), ["first", "second"]);
+        let rest = [held.submit("large", 70), held.submit("small", 5), held.submit("tiny", 1)];
+        assert!(held.nobody_began());
+        drop(first);
+        assert!(held.nobody_began(), "there is room for the small ones, but it is not their turn");
+        drop(second);
+        assert_eq!(held.began(3), ["large", "small", "tiny"]);
+        assert_eq!(held.workers.memory(), 76);
+        drop(rest);
+    }
+
+    #[test]
+    fn a_job_that_never_fits_runs_alone_and_one_that_gives_up_lets_the_others_pass() {
+        let held = Held::new(100);
+        let huge = held.submit("huge", 1000);
+        assert_eq!(held.began(1), ["huge"]);
+        let (next, small) = (held.submit("next", 1000), held.submit("small", 1));
+        drop(huge);
+        assert_eq!(held.began(1), ["next"]);
+        let (never, last) = (held.submit("never", 1000), held.submit("last", 1));
+        assert!(held.nobody_began());
+        drop(next);
+        assert_eq!(held.began(1), ["small"]);
+        assert!(held.nobody_began());
+        drop(never);
+        assert_eq!(held.began(1), ["last"]);
+        drop((small, last));
     }
 }

@@ -32,6 +32,7 @@ class ExecRuntime:
         message_limit: int,
         max_parallel: int = 0,
         max_waiting: int = 1000,
+        max_memory: int | None = None,
         standby: StandbySettings | None = None,
     ) -> None:
         """Without settings for it, no process is kept in standby, whatever the configuration file says."""
@@ -46,6 +47,7 @@ class ExecRuntime:
             spawner,
             max_parallel=max_parallel or _PARALLEL_PER_CPU * cpus,
             max_waiting=max_waiting,
+            max_memory=max_memory,
             standby=StandbyLimits(cpus=cpus, max_age=standby.max_age, idle=standby.idle) if standby else None,
         )
         self.evaluator = ExecutableEvaluator(

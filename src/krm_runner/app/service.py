@@ -36,6 +36,7 @@ from krm_runner.telemetry.pod_metrics import PodMetrics
 _log = structlog.get_logger("krm_runner")
 _SHARE_OF_REQUESTS = 4
 """An answer takes as much again as its request, and whoever has both may need a third copy for a moment."""
+_SHARE_OF_FUNCTIONS = 2
 
 
 async def serve(settings: Settings) -> None:
@@ -157,6 +158,7 @@ def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime
         message_limit=all_settings.server.max_message_bytes,
         max_parallel=settings.max_parallel,
         max_waiting=settings.max_waiting,
+        max_memory=settings.max_memory or usable_memory() // _SHARE_OF_FUNCTIONS,
         standby=settings.standby,
     )
 
@@ -199,7 +201,9 @@ def _security(settings: SecuritySettings) -> _Security:
 
 def _observe(executor: Executor, metrics: EvaluationMetrics) -> None:
     executor.on_turn = lambda seconds: metrics.waited(seconds, runtime=ExecutableEvaluator.runtime)
-    metrics.observe_executions(running=lambda: executor.running, waiting=lambda: executor.waiting)
+    metrics.observe_executions(
+        running=lambda: executor.running, waiting=lambda: executor.waiting, memory=lambda: executor.memory
+    )
     executor.on_ended = lambda function, origin, seconds: metrics.executed(
         function=function, process=origin, seconds=seconds
     )

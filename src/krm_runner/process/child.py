@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import termios
 from collections.abc import Callable, Iterable
@@ -20,6 +21,8 @@ DEFAULT_PIPE_SIZE = 64 * 1024
 LARGE_PIPE_SIZE = 1024 * 1024
 """What a pipe is asked to hold when much goes through it."""
 
+_MOST_DESCENDANTS = 32
+"""That are looked at; a function that has more is not worth the time."""
 _REAP_FIRST_DELAY, _REAP_LAST_DELAY = 0.001, 0.1
 
 
@@ -107,6 +110,19 @@ class Child:
         """What its stdout can hold; a function may have changed it."""
         return max(LARGE_PIPE_SIZE, fcntl.fcntl(self.stdout, fcntl.F_GETPIPE_SZ))
 
+    def peak_memory(self) -> int:
+        """The most that the leader and its descendants held so far, in bytes; 0 when they have ended.
+
+        What the kernel says after the end is no use: it counts what the starting process held, too.
+        """
+        total = 0
+        pids = [self.pid]
+        for looked_at, pid in enumerate(pids):
+            total += _peak_memory(pid)
+            if looked_at < _MOST_DESCENDANTS:
+                pids += _children(pid)
+        return total
+
     def reap_leader(self) -> int:
         """The leader's wait status; only after it ended."""
         if self.wait_status is None:
@@ -173,3 +189,22 @@ def reap_strays(known: Callable[[int], bool]) -> None:
             os.waitpid(ended.si_pid, os.WNOHANG)
         except (ProcessLookupError, ChildProcessError):
             return
+
+
+def _peak_memory(pid: int) -> int:
+    found = re.search(rb"VmHWM:\s*(\d+) kB", _read_of(pid, "status"))
+    return int(found[1]) * 1024 if found else 0
+
+
+def _children(pid: int) -> list[int]:
+    """Those that its first thread started."""
+    return [int(child) for child in _read_of(pid, f"task/{pid}/children").split()]
+
+
+def _read_of(pid: int, name: str) -> bytes:
+    """What the kernel tells about a process; nothing when it is gone."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

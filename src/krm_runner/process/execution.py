@@ -37,6 +37,12 @@ class Ended:
     stderr: bytes
     read_nothing: bool = False
     """There was input, and it did not look at it; only known of a process that had waited for it."""
+    peak_memory: int = 0
+    """In bytes; 0 when it was not looked at, because the call was too small or the process gone too soon."""
+
+
+_A_WHILE = 0.05
+"""A call that is shorter, and has little input, takes little memory, and a look at it would be felt."""
 
 
 class Execution:
@@ -61,6 +67,9 @@ class Execution:
         self._max_output = max_output
         self._gone = gone
         self._child: Child | None = None
+        self._began = loop.time()
+        self._is_large = len(stdin) > DEFAULT_PIPE_SIZE
+        self._peak_memory = 0
         self._over = False
         self._chunks: list[bytes] = []
         self._size = 0
@@ -146,6 +155,10 @@ class Execution:
             child.close_stdin()
 
     def _on_stdout(self, child: Child, events: int) -> None:
+        # A function that writes has read everything, and holds it; what does not fit into the pipe keeps it here. One
+        # look now and then is enough: after 0, 1, 2, 4, 8 ... pieces.
+        if len(self._chunks).bit_count() <= 1 and (self._is_large or self._loop.time() - self._began >= _A_WHILE):
+            self._peak_memory = child.peak_memory() or self._peak_memory
         if not events & READABLE or self._read_stdout(child) == 0:
             self._watcher.forget(child.stdout)
 
@@ -165,7 +178,7 @@ class Execution:
             return
         exit_code = os.waitstatus_to_exitcode(child.reap_leader())
         read_nothing = 0 < self._written == child.unread_input()
-        ended = Ended(exit_code, b"".join(self._chunks), self._log.value(), read_nothing)
+        ended = Ended(exit_code, b"".join(self._chunks), self._log.value(), read_nothing, self._peak_memory)
         self.stop()
         if not self.result.done():
             self.result.set_result(ended)

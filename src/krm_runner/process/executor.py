@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
+from krm_runner.core.memory_forecast import MemoryForecast
 from krm_runner.core.standby import StandbyLimits
 from krm_runner.process.child import Pipes, reap_strays
 from krm_runner.process.execution import Ended, Execution, OutputLimitError
-from krm_runner.process.slots import Slots
+from krm_runner.process.slots import Slots, Turn
 from krm_runner.process.spawn import Spawner
 from krm_runner.process.spawn_threads import SpawnThreads
 from krm_runner.process.standby import Standby, WaitingProcess
@@ -64,14 +67,22 @@ class Executor:
     """Runs commands, a bounded number at a time."""
 
     def __init__(
-        self, spawner: Spawner, *, max_parallel: int, max_waiting: int, standby: StandbyLimits | None = None
+        self,
+        spawner: Spawner,
+        *,
+        max_parallel: int,
+        max_waiting: int,
+        max_memory: int | None = None,
+        standby: StandbyLimits | None = None,
     ) -> None:
-        """Without limits for it, no process is kept in standby."""
+        """Without limits for it, no process is kept in standby. `max_memory` is that of all functions together."""
         self.on_turn: Callable[[float], None] | None = None
         """Told how long each call waited."""
         self.on_ended: Callable[[str, Origin, float], None] | None = None
         """Told how long each call's process took from its turn to its end, with its function."""
-        self._slots = Slots(limit=max_parallel, max_waiting=max_waiting)
+        self._slots = Slots(limit=max_parallel, max_waiting=max_waiting, memory_limit=max_memory)
+        self._max_memory = max_memory
+        self._memory = MemoryForecast()
         self._threads = SpawnThreads(spawner, max_parallel)
         self._watcher = Watcher()
         self._executions: set[Execution] = set()
@@ -97,6 +108,11 @@ class Executor:
         """How many calls wait for a place."""
         return self._slots.waiting
 
+    @property
+    def memory(self) -> int:
+        """Bytes that the processes of calls under way are expected to take."""
+        return self._slots.memory
+
     async def run(
         self,
         argv: Sequence[bytes],
@@ -113,14 +129,15 @@ class Executor:
         """
         loop = asyncio.get_running_loop()
         arrived = loop.time()
-        await self._slots.acquire(function=function, deadline=deadline)
+        memory = partial(self._memory.expected, function, len(stdin))
+        turn = await self._slots.acquire(function=function, deadline=deadline, memory=memory)
         began = loop.time()
         queue_wait = began - arrived
         if self.on_turn is not None:
             self.on_turn(queue_wait)
         try:
             ended, origin = await self._execute(
-                argv, stdin, function=function, max_output=max_output, deadline=deadline
+                argv, stdin, turn, function=function, max_output=max_output, deadline=deadline
             )
         except asyncio.CancelledError:
             self._slots.learn_at_least(function, loop.time() - began)
@@ -129,14 +146,24 @@ class Executor:
             self._slots.learn(function, loop.time() - began)
             raise
         self._slots.learn(function, loop.time() - began)
+        self._learn_memory(ended, function, len(stdin))
         if self.on_ended is not None:
             self.on_ended(function, origin, loop.time() - began)
         return Outcome(ended.exit_code, ended.stdout, ended.stderr, queue_wait, origin)
+
+    def _learn_memory(self, ended: Ended, function: str, size: int) -> None:
+        if ended.exit_code == -signal.SIGKILL and self._max_memory is not None:
+            # Not by us: most likely it took more than there was.
+            expected = self._memory.expected(function, size)
+            self._memory.learn(function, size, min(2 * expected, max(expected, self._max_memory)))
+        elif ended.peak_memory and not ended.read_nothing:
+            self._memory.learn(function, size, ended.peak_memory)
 
     async def _execute(
         self,
         argv: Sequence[bytes],
         stdin: bytes | memoryview,
+        turn: Turn,
         *,
         function: str,
         max_output: int,
@@ -145,17 +172,18 @@ class Executor:
         """With a place; it is given back when nothing is left of the process."""
         process = self.standby.take(argv, function=function) if self.standby is not None else None
         if process is not None:
-            ended = await self._run_waiting(process, stdin, max_output)
+            ended = await self._run_waiting(process, stdin, turn, max_output)
             if ended is not None:
                 return ended, "standby"
         try:
-            return await self._run_new(argv, stdin, max_output), "on-demand"
+            return await self._run_new(argv, stdin, turn, max_output), "on-demand"
         except OSError as error:
             if self.standby is None or error.errno not in OUT_OF_RESOURCES or not await self.standby.give_way():
                 raise
         # What it lacked was held by processes without a call; they are gone, and so is its place.
-        await self._slots.acquire(function=function, deadline=deadline)
-        return await self._run_new(argv, stdin, max_output), "on-demand"
+        memory = partial(self._memory.expected, function, len(stdin))
+        turn = await self._slots.acquire(function=function, deadline=deadline, memory=memory)
+        return await self._run_new(argv, stdin, turn, max_output), "on-demand"
 
     async def reap_strays(self) -> None:
         """Look now and then for ended processes that had left their function's group; never returns."""
@@ -180,16 +208,20 @@ class Executor:
         self._threads.close()
         self._watcher.close()
 
-    async def _run_new(self, argv: Sequence[bytes], stdin: bytes | memoryview, max_output: int) -> Ended:
+    async def _run_new(self, argv: Sequence[bytes], stdin: bytes | memoryview, turn: Turn, max_output: int) -> Ended:
         """In a process that is started now; the place is given back when nothing is left of it."""
         try:
             pipes = Pipes()
         except BaseException:
-            self._on_free()
+            self._on_free(turn)
             raise
-        execution = Execution(
-            asyncio.get_running_loop(), self._watcher, pipes, stdin, max_output=max_output, gone=self._on_gone
-        )
+
+        def gone(execution: Execution) -> None:
+            self._executions.discard(execution)
+            self._on_free(turn)
+
+        loop = asyncio.get_running_loop()
+        execution = Execution(loop, self._watcher, pipes, stdin, max_output=max_output, gone=gone)
         self._executions.add(execution)
         self._threads.start(argv, pipes, execution.started)
         try:
@@ -197,9 +229,11 @@ class Executor:
         finally:
             execution.stop()
 
-    async def _run_waiting(self, process: WaitingProcess, stdin: bytes | memoryview, max_output: int) -> Ended | None:
+    async def _run_waiting(
+        self, process: WaitingProcess, stdin: bytes | memoryview, turn: Turn, max_output: int
+    ) -> Ended | None:
         """In a process that was there before; None, and the place kept, when it ended without reading or writing."""
-        place = _Place(self._on_free)
+        place = _Place(partial(self._on_free, turn))
 
         def gone(execution: Execution) -> None:
             self._executions.discard(execution)
@@ -223,11 +257,7 @@ class Executor:
         place.leave()
         return ended
 
-    def _on_gone(self, execution: Execution) -> None:
-        self._executions.discard(execution)
-        self._on_free()
-
-    def _on_free(self) -> None:
-        self._slots.release()
+    def _on_free(self, turn: Turn) -> None:
+        self._slots.release(turn)
         if self.standby is not None:
             self.standby.place_is_free()

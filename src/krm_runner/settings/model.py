@@ -61,6 +61,7 @@ class ExecSettings:
     config_is_required: bool
     max_parallel: int
     max_waiting: int
+    max_memory: int
     standby: StandbySettings
 
 
@@ -154,6 +155,7 @@ def _exec_settings(flags: ParsedFlags) -> ExecSettings:
         config_is_required="config" in flags.given,
         max_parallel=cast(int, flags.values["max-parallel-executions"]),
         max_waiting=cast(int, flags.values["max-queue-length"]),
+        max_memory=cast(int, flags.values["max-function-memory"]),
         standby=StandbySettings(
             default=cast(int, flags.values["standby"]),
             max_age=cast(float, flags.values["standby-max-age"]),

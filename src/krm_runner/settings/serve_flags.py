@@ -96,6 +96,13 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         integer(0, 4096),
     ),
     Flag(
+        "max-function-memory",
+        EXEC,
+        "0",
+        "bytes of processes at once, as expected (0: half of this container's memory)",
+        integer(0, 1 << 50),
+    ),
+    Flag(
         "standby",
         EXEC,
         "0",

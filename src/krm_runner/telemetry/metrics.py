@@ -102,8 +102,10 @@ class EvaluationMetrics:
             description="What processes in standby hold and share with no other",
         )
 
-    def observe_executions(self, *, running: Callable[[], int], waiting: Callable[[], int]) -> None:
-        """Report how many local processes run, and how many calls wait for one, whenever metrics are read."""
+    def observe_executions(
+        self, *, running: Callable[[], int], waiting: Callable[[], int], memory: Callable[[], int]
+    ) -> None:
+        """Report what local processes run, what they may take, and how many calls wait, whenever metrics are read."""
 
         def observe(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
             return lambda _options: [Observation(read())]
@@ -115,4 +117,10 @@ class EvaluationMetrics:
             "krm_runner.executions.waiting",
             [observe(waiting)],
             description="Calls that wait for a local process",
+        )
+        self._meter.create_observable_gauge(
+            "krm_runner.executions.memory",
+            [observe(memory)],
+            unit="By",
+            description="What local processes under way are expected to take",
         )

@@ -16,6 +16,9 @@ use super::spawn::spawn;
 use crate::entrypoint::Entrypoint;
 use crate::standby::Identity;
 
+/// That are looked at; a function that has more is not worth the time.
+const MOST_DESCENDANTS: usize = 32;
+
 /// What is executed, and whose descendants its processes are.
 pub struct Function {
     pub entrypoint: Entrypoint,
@@ -79,6 +82,23 @@ impl Child {
     fn new(group: Group, stdout: File, stderr: File) -> Self {
         Self { exit_watch: open_pidfd(&group), group, stdout, stderr }
     }
+
+    /// The most that the leader and its descendants held so far, in bytes; nothing when they have ended, or the system
+    /// does not say.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let mut pids = vec![self.group.leader().to_string()];
+        let mut total = None;
+        let mut looked_at = 0;
+        while let Some(pid) = pids.get(looked_at).cloned() {
+            total = peak_memory(&pid).map(|own| total.unwrap_or(0) + own).or(total);
+            looked_at += 1;
+            if looked_at <= MOST_DESCENDANTS {
+                let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+                pids.extend(children.split_whitespace().map(str::to_owned));
+            }
+        }
+        total
+    }
 }
 
 impl WaitingChild {
@@ -122,6 +142,15 @@ impl WaitingChild {
         }
         (self.child, Feed::begin(self.stdin, Some(self.reader), input))
     }
+}
+
+fn peak_memory(pid: &str) -> Option<u64> {
+    // The name of a program, which stands there too, need not be text.
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let value = String::from_utf8_lossy(&status)
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())?;
+    Some(value * 1024)
 }
 
 /// Whether larger pipes are worth their price.
@@ -188,6 +217,17 @@ mod tests {
         }
         let ended = run("exec cat", b"");
         assert_eq!((ended.exit, ended.stdout.len(), ended.ignored_input), (Exit::Code(0), 0, false), "nothing to read");
+    }
+
+    #[test]
+    fn the_memory_of_a_process_with_much_input_is_noted() {
+        let input = vec![b'x'; 5_000_000];
+        let streams = run("exec cat", &input).peak_memory.unwrap();
+        let holds = run("list=$(cat); echo \"$list\"", &input).peak_memory.unwrap();
+        assert!(streams < 5_000_000, "{streams}");
+        assert!(holds > 5_000_000, "{holds}");
+        let by_another = run("sh -c 'list=$(cat); echo \"$list\"'; exit 0", &input).peak_memory.unwrap();
+        assert!(by_another > 5_000_000, "{by_another}");
     }
 
     #[test]

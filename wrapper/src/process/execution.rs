@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use libc::{POLLIN, POLLOUT};
 
@@ -23,6 +24,8 @@ pub struct Ended {
     pub stderr: Vec<u8>,
     /// It had waited for its input, and ended without having read one byte of it.
     pub ignored_input: bool,
+    /// In bytes; nothing when it was not looked at, because the call was too small or the process gone too soon.
+    pub peak_memory: Option<u64>,
 }
 
 /// Why there is no such ending.
@@ -37,6 +40,8 @@ pub enum Failure {
 
 /// On kernels without `pidfd_open` an ended leader is looked for so often.
 const LOOK_INTERVAL_MILLISECONDS: i32 = 5;
+/// A call that is shorter, and has little input, takes little memory.
+const A_WHILE: Duration = Duration::from_millis(50);
 
 /// Let a process that gets this input run to its end.
 pub fn execute(child: Child, feed: Feed, input: &[u8], max_output: usize, stop: &Stop) -> Result<Ended, Failure> {
@@ -48,6 +53,10 @@ pub fn execute(child: Child, feed: Feed, input: &[u8], max_output: usize, stop: 
         stderr_is_open: true,
         read_size: if is_large { LARGE_SIZE } else { DEFAULT_SIZE },
         max_output,
+        began: Instant::now(),
+        is_large,
+        pieces: 0,
+        peak_memory: None,
         output: Vec::with_capacity(if is_large { input.len() + DEFAULT_SIZE } else { 0 }),
         log: LogExcerpt::default(),
         log_chunk: Vec::new(),
@@ -63,6 +72,11 @@ struct Execution<'a> {
     stderr_is_open: bool,
     read_size: usize,
     max_output: usize,
+    began: Instant,
+    is_large: bool,
+    /// In which its output came so far.
+    pieces: u32,
+    peak_memory: Option<u64>,
     output: Vec<u8>,
     log: LogExcerpt,
     log_chunk: Vec<u8>,
@@ -90,6 +104,7 @@ impl Execution<'_> {
                 self.feed.go_on();
             }
             if stdout {
+                self.look_at_memory();
                 self.stdout_is_open = !matches!(self.read_stdout()?, Found::End);
             }
             if stderr {
@@ -99,6 +114,15 @@ impl Execution<'_> {
                 return self.drain();
             }
         }
+    }
+
+    /// A function that writes has read everything, and holds it; what does not fit into the pipe keeps it here. A look now
+    /// and then is enough: after 0, 1, 2, 4, 8 ... pieces.
+    fn look_at_memory(&mut self) {
+        if self.pieces.count_ones() <= 1 && (self.is_large || self.began.elapsed() >= A_WHILE) {
+            self.peak_memory = self.child.peak_memory().or(self.peak_memory);
+        }
+        self.pieces += 1;
     }
 
     /// The leader has ended: what it wrote is in the pipes, and whoever else holds them has no say any more.
@@ -123,7 +147,7 @@ impl Execution<'_> {
     fn finish(mut self) -> Ended {
         let exit = self.child.group.end();
         let ignored_input = self.feed.is_untouched();
-        Ended { exit, stdout: self.output, stderr: self.log.into_bytes(), ignored_input }
+        Ended { exit, stdout: self.output, stderr: self.log.into_bytes(), ignored_input, peak_memory: self.peak_memory }
     }
 
     fn read_stdout(&mut self) -> Result<Found, Failure> {
