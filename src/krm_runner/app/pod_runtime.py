@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
@@ -49,7 +50,29 @@ _FIRST_LOOK = 4.0
 _LOOK_AT_NODES = 1.5
 
 
-def function_limits(settings: PodSettings, server: ServerSettings) -> FunctionLimits:
+class OpenPodRuntime(Protocol):
+    """Starts it, with what tells how it does."""
+
+    def __call__(
+        self, *, metrics: PodMetrics, evaluations: EvaluationMetrics
+    ) -> AbstractAsyncContextManager[PodRuntime]:
+        """Everything at work, until the context ends."""
+        ...
+
+
+def prepare_pod_runtime(pods: PodSettings, settings: Settings) -> OpenPodRuntime:
+    """Reads its files, so that it can be started; ConfigurationError when one of them is broken."""
+    return functools.partial(
+        _open_pod_runtime,
+        pods,
+        settings,
+        functions=_function_limits(pods, settings.server),
+        parts=_wrapper_parts(pods),
+        tokens=PodTokens(pods.token_keys),
+    )
+
+
+def _function_limits(settings: PodSettings, server: ServerSettings) -> FunctionLimits:
     """Reads --pod-cache-config; ConfigurationError when it is broken."""
     functions = FunctionLimits(
         settings.cache_config,
@@ -63,7 +86,7 @@ def function_limits(settings: PodSettings, server: ServerSettings) -> FunctionLi
     return functions
 
 
-def wrapper_parts(settings: PodSettings) -> tuple[Part, ...]:
+def _wrapper_parts(settings: PodSettings) -> tuple[Part, ...]:
     """Reads --wrapper-file, where pods get it from the runner; ConfigurationError when it is missing or broken."""
     if settings.wrapper_delivery != "config-map":
         return ()
@@ -84,7 +107,7 @@ class PodRuntime:
 
 
 @asynccontextmanager
-async def open_pod_runtime(
+async def _open_pod_runtime(
     pods: PodSettings,
     settings: Settings,
     *,

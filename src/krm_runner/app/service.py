@@ -8,30 +8,32 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
 from krm_runner import __version__
 from krm_runner.app import memory
 from krm_runner.app.exec_runtime import ExecRuntime
-from krm_runner.app.pod_runtime import PodRuntime, function_limits, open_pod_runtime, wrapper_parts
 from krm_runner.core.bearer_tokens import BearerTokens
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.core.request_budget import RequestBudget
 from krm_runner.evaluators.chain import ChainEvaluator
 from krm_runner.evaluators.executable import ExecutableEvaluator
 from krm_runner.files.kept_files import KeptFiles
-from krm_runner.pods.pod_tokens import PodTokens
 from krm_runner.process.executor import Executor
 from krm_runner.process.memory_limit import usable_memory
 from krm_runner.process.spawn import initial_environment
 from krm_runner.rpc.evaluate import EvaluateHandler
 from krm_runner.rpc.server import GrpcServer
 from krm_runner.rpc.server_certificates import ServerCertificates
-from krm_runner.settings import ExecSettings, SecuritySettings, Settings
+from krm_runner.settings import ExecSettings, PodSettings, SecuritySettings, Settings
 from krm_runner.telemetry import exporters, logs
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.pod_metrics import PodMetrics
+
+if TYPE_CHECKING:
+    from krm_runner.app.pod_runtime import OpenPodRuntime, PodRuntime
 
 _log = structlog.get_logger("krm_runner")
 _SHARE_OF_REQUESTS = 4
@@ -46,9 +48,7 @@ async def serve(settings: Settings) -> None:
 
     # What can be wrong with files is found out before anything is started.
     exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None else None
-    functions = function_limits(settings.pod, settings.server) if settings.pod is not None else None
-    parts = wrapper_parts(settings.pod) if settings.pod is not None else ()
-    pod_tokens = PodTokens(settings.pod.token_keys if settings.pod is not None else None)
+    open_pod_runtime = _pod_runtime(settings.pod, settings) if settings.pod is not None else None
     security = _security(settings.security)
 
     telemetry = exporters.start(settings.exporters)
@@ -63,16 +63,8 @@ async def serve(settings: Settings) -> None:
             evaluators.append(exec_runtime.evaluator)
             _observe(exec_runtime.executor, metrics)
         pod_runtime: PodRuntime | None = None
-        if settings.pod is not None and functions is not None:
-            opening = open_pod_runtime(
-                settings.pod,
-                settings,
-                functions=functions,
-                parts=parts,
-                tokens=pod_tokens,
-                metrics=PodMetrics(telemetry.meter),
-                evaluations=metrics,
-            )
+        if open_pod_runtime is not None:
+            opening = open_pod_runtime(metrics=PodMetrics(telemetry.meter), evaluations=metrics)
             pod_runtime = await stack.enter_async_context(opening)
             evaluators.append(pod_runtime.evaluator)
         if not evaluators:
@@ -161,6 +153,13 @@ def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime
         max_memory=settings.max_memory or usable_memory() // _SHARE_OF_FUNCTIONS,
         standby=settings.standby,
     )
+
+
+def _pod_runtime(pods: PodSettings, all_settings: Settings) -> OpenPodRuntime:
+    # 50 MB, and half of the time of a start, which a runner without pods does not need.
+    from krm_runner.app.pod_runtime import prepare_pod_runtime  # noqa: PLC0415
+
+    return prepare_pod_runtime(pods, all_settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,13 @@ class MemoryForecast:
 
     def expected(self, function: str, size: int) -> int:
         """Bytes that a call with an input of this size will take."""
-        seen = self._seen.get(function, {})
+        guess: float = _GUESS_WITHOUT_INPUT + _GUESS_PER_BYTE * size
+        seen = self._seen.get(function)
+        if seen is None:
+            return int(guess)
         own = seen.get(_class_of(size))
         if own is not None:
             return _in_proportion(own, size)
-        guess = float(_GUESS_WITHOUT_INPUT + _GUESS_PER_BYTE * size)
         guess = min([guess, *(peak for seen_size, peak in seen.values() if seen_size > size)])
         guess = max([guess, *(peak for seen_size, peak in seen.values() if seen_size < size)])
         return int(guess)

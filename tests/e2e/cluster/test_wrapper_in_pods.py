@@ -39,7 +39,12 @@ def wrapper_image(push: Push) -> str:
 
 
 def start(
-    namespace: Namespace, wrapper_image: str, image: str, *command: str, source: str = "/wrapper-server/."
+    namespace: Namespace,
+    wrapper_image: str,
+    image: str,
+    *command: str,
+    source: str = "/wrapper-server/.",
+    resources: Json | None = None,
 ) -> None:
     """A function pod as templates make it."""
     mount = {"name": "tools", "mountPath": TOOLS}
@@ -59,6 +64,7 @@ def start(
         volumeMounts=[mount],
         readinessProbe=probe,
         securityContext=RESTRICTED,
+        resources=resources or {},
         pod={
             "initContainers": [init],
             "volumes": [{"name": "tools", "emptyDir": {}}],
@@ -92,6 +98,15 @@ async def test_it_serves_a_function_of_ours(restricted: Namespace, wrapper_image
     function: Image = function_images.python("set-labels")
     start(restricted, wrapper_image, push("set-labels", function), *(function.entrypoint or ()))
     assert expected in await evaluate(restricted, HEAD + resource_list)
+
+
+async def test_its_functions_share_three_quarters_of_the_pods_memory(
+    restricted: Namespace, wrapper_image: str, push: Push
+) -> None:
+    image = push("copies", function_images.command_only())
+    start(restricted, wrapper_image, image, "cat", resources={"limits": {"memory": "200Mi"}})
+    assert await evaluate(restricted, HEAD) == HEAD
+    assert f" max_function_memory={150 * 1024**2} " in restricted.logs("function")
 
 
 def test_an_entrypoint_that_is_not_there_is_what_kubernetes_shows(
