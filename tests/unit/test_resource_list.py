@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import Any, cast
 
 import pytest
@@ -16,10 +17,23 @@ from krm_runner.core.resource_list import NotAResourceListError, parse, recognis
 HEAD = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\n"
 
 
+def nothing(_loader: object, _node: object) -> None:
+    return None
+
+
+class ReferenceLoader(yaml.CBaseLoader):
+    """Knows text, and null."""
+
+
+NULL = "tag:yaml.org,2002:null"
+cast(Any, ReferenceLoader).add_implicit_resolver(NULL, re.compile("^(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+ReferenceLoader.add_constructor(NULL, nothing)
+
+
 def reference_verdict(data: bytes) -> bool | None:
     """The verdict of a parser that builds the whole document: None when it finds the text malformed."""
     try:
-        documents: list[Any] = [d for d in yaml.load_all(data, Loader=yaml.CBaseLoader) if d not in (None, "")]
+        documents: list[Any] = [d for d in yaml.load_all(data, Loader=ReferenceLoader) if d not in (None, "")]
     except (yaml.YAMLError, UnicodeDecodeError):
         return None
     if len(documents) != 1 or not isinstance(documents[0], dict):
@@ -229,6 +243,8 @@ styles: Any = st.fixed_dictionaries(
 
 
 @given(documents, styles)
+@example({"kind": "ResourceList", "apiVersion": None}, {"default_flow_style": True})
+@example({"kind": "ResourceList", "apiVersion": "null"}, {"default_flow_style": False})
 def test_well_formed_documents_get_the_verdict_of_a_full_parse(document: dict[str, Any], style: dict[str, Any]) -> None:
     data = cast(bytes, yaml.safe_dump(document, encoding="utf-8", **style))
     expected = reference_verdict(data)

@@ -14,7 +14,7 @@ import yaml
 from yaml import CBaseLoader
 from yaml.reader import ReaderError
 
-from krm_runner.core.yaml_merge import MERGE, NULLS, load_merged
+from krm_runner.core.yaml_merge import MERGE, NULL_TAG, NULLS, load_merged
 
 _MAX_DEPTH = 1000
 _MAX_VALUE_DEPTH = 16
@@ -123,7 +123,7 @@ class _EventReader:
 def _scalar(event: yaml.ScalarEvent) -> str | None:
     """Its text; nothing for the ways to write null."""
     is_plain = event.style in (None, "") and event.tag is None
-    return None if is_plain and event.value in NULLS else event.value
+    return None if event.tag == NULL_TAG or (is_plain and event.value in NULLS) else event.value
 
 
 def _nesting(event: yaml.Event) -> int:

@@ -13,6 +13,7 @@ import yaml
 from yaml import CBaseLoader, MappingNode, Node, ScalarNode, SequenceNode
 
 MERGE = "<<"
+NULL_TAG = "tag:yaml.org,2002:null"
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 _MAX_STEPS = 100_000
@@ -75,7 +76,8 @@ class _Reader:
         self._step()
         if isinstance(node, ScalarNode):
             text = cast(str, node.value)
-            return None if not node.style and text in NULLS else text
+            is_null = node.tag == NULL_TAG or (not node.style and text in NULLS)
+            return None if is_null else text
         if depth >= _MAX_VALUE_DEPTH:
             return None
         if isinstance(node, SequenceNode):

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::value::Value;
-use super::yaml::{Event, EventReader, MAX_COPIED, scalar};
+use super::yaml::{Event, EventReader, MAX_COPIED, NULL_TAG, scalar};
 
 /// The fields called `names` of the first mapping of the stream, merge keys resolved; nothing if that cannot be done.
 pub fn load_merged(data: &[u8], names: &[&str]) -> Option<Value> {
@@ -120,8 +120,9 @@ impl Composer<'_, '_> {
     fn compose(&mut self, event: Event) -> Option<Rc<Node>> {
         let (node, anchor) = match event {
             Event::Alias(anchor) => return self.anchors.get(&anchor).cloned(),
-            Event::Scalar { text, is_plain, anchor, .. } => {
-                (Node::Scalar { value: scalar(text, is_plain), is_plain }, anchor)
+            Event::Scalar { text, is_plain, tag, anchor } => {
+                let tag = tag.as_deref().filter(|tag| *tag == NULL_TAG);
+                (Node::Scalar { value: scalar(text, is_plain, tag), is_plain }, anchor)
             }
             Event::SequenceStart { anchor } => {
                 let mut items = Vec::new();

@@ -30,10 +30,12 @@ pub enum Document {
     Text,
 }
 
+pub const NULL_TAG: &str = "tag:yaml.org,2002:null";
+
 /// One step of the parser, as far as anyone looks at it.
 pub enum Event {
     DocumentStart,
-    Scalar { text: String, is_plain: bool, is_tagged: bool, anchor: Option<String> },
+    Scalar { text: String, is_plain: bool, tag: Option<String>, anchor: Option<String> },
     Alias(String),
     SequenceStart { anchor: Option<String> },
     MappingStart { anchor: Option<String> },
@@ -150,9 +152,9 @@ impl<'a> EventReader<'a> {
     /// The next event; nothing at the end of the stream.
     pub fn next(&mut self) -> Result<Option<Event>, String> {
         let Some(event) = self.parser.next()? else { return Ok(None) };
-        if let Event::Scalar { text, is_plain, is_tagged, anchor } = &event {
+        if let Event::Scalar { text, is_plain, tag, anchor } = &event {
             if let Some(anchor) = anchor {
-                self.anchored.insert(anchor.clone(), scalar(text.clone(), *is_plain && !is_tagged));
+                self.anchored.insert(anchor.clone(), scalar(text.clone(), *is_plain, tag.as_deref()));
             }
             return Ok(Some(event));
         }
@@ -193,7 +195,7 @@ impl<'a> EventReader<'a> {
     /// The node that starts with `event`; what is nested too deep is left out.
     fn value(&mut self, event: Event, depth: usize) -> Result<Value, String> {
         match event {
-            Event::Scalar { text, is_plain, is_tagged, .. } => Ok(scalar(text, is_plain && !is_tagged)),
+            Event::Scalar { text, is_plain, tag, .. } => Ok(scalar(text, is_plain, tag.as_deref())),
             Event::Alias(anchor) => Ok(self.copy_of(&anchor, depth)),
             event if depth >= MAX_VALUE_DEPTH => {
                 self.skip(&event)?;
@@ -227,12 +229,12 @@ impl<'a> EventReader<'a> {
 }
 
 /// Its text; nothing for the ways to write null.
-pub fn scalar(text: String, is_plain: bool) -> Value {
-    if is_plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL") {
-        Value::Null
-    } else {
-        Value::Text(text)
-    }
+pub fn scalar(text: String, is_plain: bool, tag: Option<&str>) -> Value {
+    let is_null = match tag {
+        Some(tag) => tag == NULL_TAG,
+        None => is_plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"),
+    };
+    if is_null { Value::Null } else { Value::Text(text) }
 }
 
 /// libyaml's parser, which is C in Rust's clothes: everything unsafe about it is here.
@@ -296,7 +298,7 @@ unsafe fn convert(event: &libyaml::yaml_event_t) -> Event {
                 Event::Scalar {
                     text: String::from_utf8_lossy(value).into_owned(),
                     is_plain: scalar.style == libyaml::YAML_PLAIN_SCALAR_STYLE,
-                    is_tagged: !scalar.tag.is_null(),
+                    tag: text(scalar.tag),
                     anchor: text(scalar.anchor),
                 }
             }
