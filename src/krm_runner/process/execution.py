@@ -158,7 +158,7 @@ class Execution:
         # A function that writes has read everything, and holds it; what does not fit into the pipe keeps it here. One
         # look now and then is enough: after 0, 1, 2, 4, 8 ... pieces.
         if len(self._chunks).bit_count() <= 1 and (self._is_large or self._loop.time() - self._began >= _A_WHILE):
-            self._peak_memory = child.peak_memory() or self._peak_memory
+            self._peak_memory = max(self._peak_memory, child.peak_memory())
         if not events & READABLE or self._read_stdout(child) == 0:
             self._watcher.forget(child.stdout)
 

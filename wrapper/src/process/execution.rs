@@ -120,7 +120,7 @@ impl Execution<'_> {
     /// and then is enough: after 0, 1, 2, 4, 8 ... pieces.
     fn look_at_memory(&mut self) {
         if self.pieces.count_ones() <= 1 && (self.is_large || self.began.elapsed() >= A_WHILE) {
-            self.peak_memory = self.child.peak_memory().or(self.peak_memory);
+            self.peak_memory = self.peak_memory.max(self.child.peak_memory());
         }
         self.pieces += 1;
     }
