@@ -84,6 +84,24 @@ async def test_the_memory_of_a_process_with_much_input_is_noted(
     assert size < expected < size + 30_000_000, "by what the first one took"
 
 
+async def test_of_a_function_with_many_processes_only_some_are_looked_at(
+    executor: Executor, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+
+    def look(pid: int) -> int:
+        looked_at.append(pid)
+        return 1
+
+    monkeypatch.setattr("krm_runner.process.child._peak_memory", look)
+    argv = script("#!/bin/sh\ni=0; while [ $i -lt 200 ]; do sleep 5601 & i=$((i+1)); done >/dev/null\nexec cat\n")
+    stdin = b"y" * 3 * MEGABYTE
+    assert await run(executor, argv, stdin, limit=4 * MEGABYTE) == (0, stdin)
+    # It is looked at several times, each time from its leader on.
+    times = looked_at.count(looked_at[0])
+    assert times < len(looked_at) <= 32 * times
+
+
 async def test_a_function_that_was_killed_for_its_memory_is_expected_to_take_more(script: Script) -> None:
     executor = Executor(Spawner(initial_environment()), max_parallel=3, max_waiting=100, max_memory=100 * MEGABYTE)
     argv = script("#!/bin/sh\ncat >/dev/null\nkill -KILL $$\n")

@@ -46,6 +46,17 @@ def test_more_counts_at_once_and_less_slowly() -> None:
     assert forecast.expected("f", 1000) < 11 * MB
 
 
+def test_who_was_killed_is_expected_to_take_twice_as_much_up_to_all() -> None:
+    forecast = MemoryForecast()
+    guess = forecast.expected("f", 1000)
+    for expected in (2 * guess, 100 * MB, 100 * MB):
+        forecast.was_killed("f", 1000, 100 * MB)
+        assert forecast.expected("f", 1000) == expected
+    forecast.learn("f", 5 * MB, 500 * MB)
+    forecast.was_killed("f", 5 * MB, 100 * MB)
+    assert forecast.expected("f", 5 * MB) == 500 * MB
+
+
 def test_strangers_are_forgotten() -> None:
     forecast = MemoryForecast()
     guess = forecast.expected("f", 1000)

@@ -156,7 +156,7 @@ def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime
 
 
 def _pod_runtime(pods: PodSettings, all_settings: Settings) -> OpenPodRuntime:
-    # 50 MB, and half of the time of a start, which a runner without pods does not need.
+    # 50 MB, and most of the time of a start, which a runner without pods does not need.
     from krm_runner.app.pod_runtime import prepare_pod_runtime  # noqa: PLC0415
 
     return prepare_pod_runtime(pods, all_settings)

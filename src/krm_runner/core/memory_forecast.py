@@ -54,6 +54,11 @@ class MemoryForecast:
         if len(self._seen) > _MAX_REMEMBERED:
             self._seen.popitem(last=False)
 
+    def was_killed(self, function: str, size: int, most: int) -> None:
+        """A call was killed, most likely because there was no such memory; more than `most` is not to be had."""
+        expected = self.expected(function, size)
+        self.learn(function, size, min(2 * expected, max(expected, most)))
+
 
 def _class_of(size: int) -> int:
     return size.bit_length()

@@ -21,8 +21,8 @@ DEFAULT_PIPE_SIZE = 64 * 1024
 LARGE_PIPE_SIZE = 1024 * 1024
 """What a pipe is asked to hold when much goes through it."""
 
-_MOST_DESCENDANTS = 32
-"""That are looked at; a function that has more is not worth the time."""
+_MOST_LOOKED_AT = 32
+"""Processes of one function: the event loop waits for that, and a hostile one may have thousands."""
 _REAP_FIRST_DELAY, _REAP_LAST_DELAY = 0.001, 0.1
 
 
@@ -117,10 +117,9 @@ class Child:
         """
         total = 0
         pids = [self.pid]
-        for looked_at, pid in enumerate(pids):
+        for pid in pids:
             total += _peak_memory(pid)
-            if looked_at < _MOST_DESCENDANTS:
-                pids += _children(pid)
+            pids += _children(pid)[: _MOST_LOOKED_AT - len(pids)]
         return total
 
     def reap_leader(self) -> int:

@@ -129,8 +129,7 @@ class Executor:
         """
         loop = asyncio.get_running_loop()
         arrived = loop.time()
-        memory = partial(self._memory.expected, function, len(stdin))
-        turn = await self._slots.acquire(function=function, deadline=deadline, memory=memory)
+        turn = await self._turn(function, len(stdin), deadline)
         began = loop.time()
         queue_wait = began - arrived
         if self.on_turn is not None:
@@ -151,11 +150,15 @@ class Executor:
             self.on_ended(function, origin, loop.time() - began)
         return Outcome(ended.exit_code, ended.stdout, ended.stderr, queue_wait, origin)
 
+    async def _turn(self, function: str, size: int, deadline: float) -> Turn:
+        """A place, and the memory that a call with so much input is expected to take."""
+        memory = partial(self._memory.expected, function, size)
+        return await self._slots.acquire(function=function, deadline=deadline, memory=memory)
+
     def _learn_memory(self, ended: Ended, function: str, size: int) -> None:
         if ended.exit_code == -signal.SIGKILL and self._max_memory is not None:
-            # Not by us: most likely it took more than there was.
-            expected = self._memory.expected(function, size)
-            self._memory.learn(function, size, min(2 * expected, max(expected, self._max_memory)))
+            # Not by us.
+            self._memory.was_killed(function, size, self._max_memory)
         elif ended.peak_memory and not ended.read_nothing:
             self._memory.learn(function, size, ended.peak_memory)
 
@@ -181,8 +184,7 @@ class Executor:
             if self.standby is None or error.errno not in OUT_OF_RESOURCES or not await self.standby.give_way():
                 raise
         # What it lacked was held by processes without a call; they are gone, and so is its place.
-        memory = partial(self._memory.expected, function, len(stdin))
-        turn = await self._slots.acquire(function=function, deadline=deadline, memory=memory)
+        turn = await self._turn(function, len(stdin), deadline)
         return await self._run_new(argv, stdin, turn, max_output), "on-demand"
 
     async def reap_strays(self) -> None:

@@ -16,8 +16,8 @@ use super::spawn::spawn;
 use crate::entrypoint::Entrypoint;
 use crate::standby::Identity;
 
-/// That are looked at; a function that has more is not worth the time.
-const MOST_DESCENDANTS: usize = 32;
+/// Processes of one function: a hostile one may have thousands.
+const MOST_LOOKED_AT: usize = 32;
 
 /// What is executed, and whose descendants its processes are.
 pub struct Function {
@@ -92,10 +92,9 @@ impl Child {
         while let Some(pid) = pids.get(looked_at).cloned() {
             total = peak_memory(&pid).map(|own| total.unwrap_or(0) + own).or(total);
             looked_at += 1;
-            if looked_at <= MOST_DESCENDANTS {
-                let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-                pids.extend(children.split_whitespace().map(str::to_owned));
-            }
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            let room = MOST_LOOKED_AT.saturating_sub(pids.len());
+            pids.extend(children.split_whitespace().take(room).map(str::to_owned));
         }
         total
     }
