@@ -30,7 +30,7 @@ def test_fails(namespace, push):
 def run_tests(*arguments: str | Path, **environment: str) -> str:
     """Another pytest, in this network."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
         env=os.environ | environment,
         capture_output=True,
