@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -14,7 +15,7 @@ from krm_runner.core.errors import (
     KubernetesUnavailableError,
 )
 from krm_runner.core.json_object import JsonObject, as_object
-from krm_runner.kube.client import KubeClient
+from krm_runner.kube.client import KEPT, KubeClient
 from support.played_api import played_api
 from support.relay import Relay
 
@@ -97,3 +98,40 @@ async def test_a_text_is_read_up_to_its_limit() -> None:
         assert await client.text("/api/v1/short") == "a line\nand another"
         assert await client.text("/api/v1/long", {"tailLines": "10"}, limit=2500) == "x" * 2500
         assert await client.text("/api/v1/short") == "a line\nand another"
+
+
+async def test_many_requests_share_few_connections_and_a_log_has_its_own() -> None:
+    connections: set[object] = set()
+    under_way = most = 0
+    hold = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal under_way, most
+        if request.path.endswith("/log"):
+            return web.Response(text="a line")
+        connections.add(request.transport)
+        under_way += 1
+        most = max(most, under_way)
+        await hold.wait()
+        under_way -= 1
+        return web.json_response({})
+
+    async with played_api(answer) as client, asyncio.TaskGroup() as group:
+        for _ in range(30):
+            group.create_task(client.get("/api/v1/pods"))
+        while under_way < 8:
+            await asyncio.sleep(0.01)
+        assert await client.text("/api/v1/namespaces/a/pods/b/log") == "a line"
+        with pytest.raises(KubernetesUnavailableError, match=r"not sent within 0\.2s, 8 other requests") as refused:
+            await client.get("/api/v1/pods", timeout=0.2)
+        assert not refused.value.is_sent
+        hold.set()
+    assert most == 8
+    assert len(connections) <= 9, "the one of the log may be used again"
+
+
+async def test_connections_are_kept_for_the_next_burst() -> None:
+    """By an attribute of the library's that is not public: it must be there."""
+    connector = aiohttp.TCPConnector(keepalive_timeout=1)
+    assert vars(connector)[KEPT] == 1
+    await connector.close()

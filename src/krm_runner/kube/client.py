@@ -2,8 +2,10 @@
 
 kubernetes_asyncio finds the cluster (in the pod, or by kubeconfig), authenticates and connects; its models are not
 used, and neither is its reading of bodies, which would write Secrets into the debug log. Every request has a time
-limit. Nothing is retried here, but for a request that was refused for want of credentials when there are new ones: what
-a failure means is the caller's to know. Whoever counts requests is told the answer of each, in Kubernetes' own verbs.
+limit, and so has their number at a time: many starts at once would open many connections, and each handshake holds up
+every call for a millisecond or more. Nothing is retried here, but for a request that was refused for want of
+credentials when there are new ones: what a failure means is the caller's to know. Whoever counts requests is told the
+answer of each, in Kubernetes' own verbs.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -49,11 +51,18 @@ _REQUEST_TIMEOUT = 15.0
 _MAX_MESSAGE = 1000
 _MAX_TEXT = 64 * 1024
 _TLS_GOODBYE = 0.25
+_MOST_REQUESTS = 8
+"""At a time. Watches and logs have connections of their own: they last, and a log may hang with its node."""
+_KEPT_SECONDS = 60.0
+"""A connection that nobody uses; the API server itself keeps it for 90 s."""
 _MAX_LINE = 16 * 1024 * 1024
 _MAY_PASS = frozenset({408, 425, 429})
 _JSON = "application/json"
 _METADATA = _JSON + ";as={kind};g=meta.k8s.io;v=v1"
 _MERGE_PATCH = "application/merge-patch+json"
+
+KEPT = "_keepalive_timeout"
+"""The attribute of aiohttp's connector."""
 
 OnAnswer = Callable[[str, str, int], None]
 """Hears verb, path and status of every request; status 0 when there was no answer."""
@@ -74,6 +83,7 @@ class KubeClient:
         self._request_timeout = request_timeout
         self._api: ApiClient | None = None
         self._certificates: Certificates = ()
+        self._turns = asyncio.Semaphore(_MOST_REQUESTS)
         self._retired: list[ApiClient] = []
         """With the certificates of before: what goes on there, such as a watch, may end in peace."""
 
@@ -176,11 +186,12 @@ class KubeClient:
         what = f"{method} {path}"
         timeout = self._request_timeout if timeout is None else min(timeout, self._request_timeout)
         try:
-            response = await self._send(
-                method, path, query=query, body=body, content_type=content_type, accept=accept, timeout=timeout
-            )
-            async with response:
-                content = await _read(what, response, limit, timeout)
+            async with self._turn(what, timeout) if limit is None else nullcontext():
+                response = await self._send(
+                    method, path, query=query, body=body, content_type=content_type, accept=accept, timeout=timeout
+                )
+                async with response:
+                    content = await _read(what, response, limit, timeout)
         except KubernetesUnavailableError:
             self._tell(verb, path, 0)
             raise
@@ -189,9 +200,29 @@ class KubeClient:
             raise _error(what, response, content)
         return content
 
+    @asynccontextmanager
+    async def _turn(self, what: str, timeout: float) -> AsyncGenerator[None]:
+        """Wait until there are few enough requests under way; what is sent has all of its time then.
+
+        With what is left of it a request that takes long would be broken off, and made again.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                await self._turns.acquire()
+        except TimeoutError as error:
+            raise KubernetesUnavailableError(
+                f"{what}: not sent within {timeout:g}s, {_MOST_REQUESTS} other requests wait for the API server",
+                is_sent=False,
+            ) from error
+        try:
+            yield
+        finally:
+            self._turns.release()
+
     def _connect(self) -> None:
         certificates = certificates_of(self._configuration)
         self._api, retired = ApiClient(self._configuration), self._api
+        keep_connections(self._api, _KEPT_SECONDS)
         self._certificates = certificates
         if retired is not None:
             self._retired.append(retired)
@@ -281,6 +312,11 @@ class KubeClient:
             raise KubernetesUnavailableError(f"{what}: no answer within {timeout:g}s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise KubernetesUnavailableError(f"{what}: the API server cannot be reached: {error}") from error
+
+
+def keep_connections(api: ApiClient, seconds: float) -> None:
+    """The library does not let one choose for how long a connection is kept that nobody uses: 15 s."""
+    vars(api.rest_client.pool_manager.connector)[KEPT] = seconds
 
 
 class Lines:
