@@ -1,8 +1,8 @@
 """What the benchmarks need besides the runner, built into .cache/ on first use.
 
-Two C programs always; a load generator and two functions of the catalog in Go where there is a Go toolchain. Without
-one a slower load generator in Python takes over, and the catalog's functions are left out; so is the function in
-JavaScript where there is no Node.js.
+Two C programs always. A load generator in Rust where there is cargo, else a slower one in Python takes over. Two
+functions of the catalog where there is a Go toolchain, and one in JavaScript where there is Node.js, else they are left
+out. What cargo builds stays beside its sources, in target/.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ def bare_loop() -> Path:
 
 def load_generator() -> LoadGenerator:
     """The cheapest one that can be built here."""
-    if shutil.which("go") is None:
+    if shutil.which("cargo") is None:
         return LoadGenerator(
-            "Python, since there is no Go: its own CPU time takes much from the runner",
+            "Python, since there is no cargo: its own CPU time takes much from the runner",
             (sys.executable, "-m", "bench.python_load"),
         )
-    program = _BUILT / "load"
-    _run("go", "build", "-buildvcs=false", "-o", str(program), ".", cwd=_BENCH / "load")
-    return LoadGenerator("Go", (str(program),))
+    crate = _BENCH / "load"
+    target = crate / "target"
+    _run(*("cargo", "build", "--quiet", "--release", "--locked", "--target-dir", str(target)), cwd=crate)
+    return LoadGenerator("Rust", (str(target / "release" / "load"),))
 
 
 def go_wrapper() -> Path:
