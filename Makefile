@@ -9,10 +9,12 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST_FLAGS ?=
 # The picture of the page that a benchmark wrote its table into.
 PICTURE = $(if $(findstring --update,$(ARGS)),python -m bench.plot $(lastword $(ARGS)))
+# What is measured is what the image has.
+FRONT = if command -v cargo >/dev/null; then sh front/build.sh; else echo "no cargo: Python has the port"; fi
 CLUSTER := PYTHONPATH=tests python -m cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format e2e cluster-up cluster-down cluster-shell bench bench-pods wrapper images proto lock clean
+.PHONY: help setup run test check format e2e cluster-up cluster-down cluster-shell bench bench-pods wrapper front images proto lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,14 +24,14 @@ setup: $(VENV)/.dev ## install everything for development into .venv (run and te
 run: $(VENV)/.run ## start the service on port 9445 with the functions of this repository
 	exec krm-runner serve --disable-runtimes=pod --functions=functions --config=config.yaml $(ARGS)
 
-test: $(VENV)/.dev ## fast tests: unit and integration, of the wrapper server too
-	@sh wrapper/test.sh
+test: $(VENV)/.dev ## fast tests: unit and integration, of the wrapper server and the front too
+	@sh tests/crates/test.sh
 	@sh tests/integration/ensure-tools.sh
 	pytest tests/unit tests/integration $(PYTEST_FLAGS)
 
 e2e: $(VENV)/.dev ## tests that need the machine: Go clients, cgroups, load, a real Kubernetes
 	@sh tests/e2e/ensure-go.sh
-	@if command -v cargo >/dev/null; then sh wrapper/build.sh; fi
+	@if command -v cargo >/dev/null; then sh wrapper/build.sh && sh front/build.sh; fi
 	@$(CLUSTER) build
 	@if command -v go >/dev/null; then PYTHONPATH=tests python -m support.go_tools; fi
 	pytest tests/e2e --ignore=tests/e2e/cluster --durations=10 $(PYTEST_FLAGS)
@@ -51,20 +53,24 @@ check: $(VENV)/.dev ## formatting, lint, types, import contracts, generated code
 	mypy
 	pyright
 	sh proto/check.sh
-	@sh wrapper/check.sh
+	@sh tests/crates/check.sh
 
 format: $(VENV)/.dev ## format the code and mend what lint can mend
 	ruff check --fix .
 	ruff format .
-	@if command -v cargo >/dev/null; then cd wrapper && cargo fmt; fi
+	@if command -v cargo >/dev/null; then for crate in wrapper wrapper/loader front bench/load; do cargo fmt --manifest-path $$crate/Cargo.toml; done; fi
 
 wrapper: ## build the wrapper server, plain and packed: wrapper/target/release/wrapper-server{,-packed}
 	sh wrapper/build.sh
 
-images: $(VENV)/.dev wrapper ## write the images as OCI archives, with their parts lists: build/images/
+front: $(BIN)/python ## build the front, front/target/release/krm-front, and have the runner of .venv use it
+	sh front/build.sh
+
+images: $(VENV)/.dev wrapper front ## write the images as OCI archives, with their parts lists: build/images/
 	@python -m images
 
 bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--help)
+	@$(FRONT)
 	python -m bench.envelope
 	python -m bench.exec_runtime $(ARGS)
 	python -m bench.standby $(if $(findstring --quick,$(ARGS)),--quick)
@@ -73,6 +79,7 @@ bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--he
 	$(PICTURE)
 
 bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with many pods, first ones and their neighbours on the tests' Kubernetes (ARGS=--quick, ARGS="--update docs/performance.md")
+	@$(FRONT)
 	$(CLUSTER) build
 	PYTHONPATH=tests python -m bench.warm_path $(ARGS)
 	PYTHONPATH=tests python -m bench.pool_size $(ARGS)
@@ -81,7 +88,7 @@ bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with ma
 	$(PICTURE)
 
 proto: $(VENV)/.dev ## generate code from proto/
-	python -m grpc_tools.protoc -Iproto --python_out=src/krm_runner/rpc/_generated --pyi_out=src/krm_runner/rpc/_generated evaluator.proto
+	python -m grpc_tools.protoc -Iproto --python_out=src/krm_runner/rpc/_generated --pyi_out=src/krm_runner/rpc/_generated evaluator.proto front.proto
 	python proto/descriptors.py wrapper/src/rpc/descriptors.bin
 
 lock: $(VENV)/.dev ## pin the newest versions of all dependencies, with hashes
@@ -92,7 +99,7 @@ lock: $(VENV)/.dev ## pin the newest versions of all dependencies, with hashes
 	python -m images.debian >/dev/null
 
 clean: ## remove everything that was built here
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist wrapper/target
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist wrapper/target front/target bench/load/target
 
 $(BIN)/python:
 	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)"

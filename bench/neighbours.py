@@ -3,24 +3,30 @@
 Runs in the network of the tests' cluster: `make bench-pods`. Functions with warm pods are called at a steady pace; in
 every second phase as many others, which have no pods, are called for the first time, all at once. Of each warm call the
 figure is what the runner added: its own time, from request to answer, less that of the pod's wrapper server. Both are
-logged; the calls of one function come one after the other, so that their lines are in the same order. See
-docs/performance.md.
+logged; the calls of one function come one after the other, so that their lines are in the same order.
+
+A cluster has its control plane and its new pods on other machines, and here they are on the same CPUs. So there are two
+arrangements, in turns: all of it on all CPUs; and the runner and the warm pods on the last one, everything else on the
+others. The others begin at a random moment between two warm calls. See docs/performance.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import random
 import re
 import statistics
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import report
+from bench import cpus, report
 from bench.measure import BenchmarkError, progress
 from bench.pod_runtime import call, installation
-from bench.server import cpu_of
+from bench.server import cpu_of, front_of
 from bench.table import Column
 from cluster import layout
 from cluster.full import FullCluster
@@ -34,9 +40,10 @@ FUNCTIONS = 10
 """So many are warm, and so many start at a time."""
 CALLS_PER_SECOND = 20
 QUIET_SECONDS = 15.0
-_SETTLING_SECONDS = 3.0
+_SHARED, _APART = "all on all CPUs", "the cluster on others"
 _EVALUATED = re.compile(r"\bevent=evaluated image=(\S+) .*?\sseconds=([0-9.]+)")
 COLUMNS = (
+    Column("", "arrangement", left=True),
     Column("", "warm calls", left=True),
     Column("", "calls"),
     Column("added by the runner, ms", "p50"),
@@ -57,8 +64,8 @@ class Usage:
 
     @classmethod
     def of(cls, pid: int) -> Usage:
-        """All of its threads that live."""
-        threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+        """A runner, its front included; all of their threads that live."""
+        threads = [file for part in (pid, *front_of(pid)) for file in Path(f"/proc/{part}/task").glob("*/schedstat")]
         waiting = sum(int(file.read_text().split()[1]) for file in threads) / 1e9
         return cls(cpu_of(pid).server, waiting)
 
@@ -120,22 +127,20 @@ def main() -> None:
     cluster = FullCluster(layout.full())
     if not cluster.enclosure.is_home:
         raise BenchmarkError("not in the network of the cluster: `make bench-pods`")
+    if (os.cpu_count() or 1) < 2:
+        raise BenchmarkError("there is one CPU: the cluster cannot be kept apart")
     rounds = 1 if arguments.quick else arguments.rounds
     with installation(cluster) as (site, push):
         progress("images are pushed")
         function = function_images.catalog("set-namespace", "distroless")
         warm, *cold = (
             [push("set-namespace", function, tag=f"group-{group}-{tag}") for tag in range(FUNCTIONS)]
-            for group in range(rounds + 1)
+            for group in range(2 * rounds + 1)
         )
         runner = site.start(site.account(), "--pod-ttl=10m", "--log-level=2")
-        quiet, busy = asyncio.run(measure(site, runner, warm, cold))
+        measured = asyncio.run(measure(site, cluster, runner, warm, cold))
         added = added_seconds(site, runner, warm)
-    rows = [
-        row("in quiet", quiet, added),
-        row(f"while {FUNCTIONS} others start", busy, added),
-        ratio(quiet, busy, added),
-    ]
+    rows = [row for name, phases in measured.items() for row in rows_of(name, phases, added)]
     about = (
         f"{report.machine()}, Kubernetes {layout.KUBERNETES_VERSION}; {FUNCTIONS} functions (set-namespace, Go), "
         f"{CALLS_PER_SECOND} calls/s in all, {rounds} rounds."
@@ -143,23 +148,52 @@ def main() -> None:
     report.publish(arguments, "neighbours", about, COLUMNS, rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Of one arrangement: in quiet, and with cold starts, in turns."""
+
+    quiet: list[Phase] = field(default_factory=list[Phase])
+    busy: list[Phase] = field(default_factory=list[Phase])
+
+
 async def measure(
-    site: Site, runner: RunnerProcess, warm: list[str], cold: list[list[str]]
-) -> tuple[list[Phase], list[Phase]]:
-    """Phases in quiet and phases with cold starts, in turns."""
-    quiet: list[Phase] = []
-    busy: list[Phase] = []
+    site: Site, cluster: FullCluster, runner: RunnerProcess, warm: list[str], cold: list[list[str]]
+) -> dict[str, Phases]:
+    """Of both arrangements, in turns."""
+    measured = {name: Phases() for name in (_SHARED, _APART)}
     async with Client(runner.address) as client:
         steady = Steady(client, runner, warm)
         progress("the warm functions start")
         await steady.warm_up()
-        for images in cold:
-            await asyncio.sleep(_SETTLING_SECONDS)
-            progress(f"round {len(quiet) + 1} of {len(cold)}")
-            quiet.append(await steady.during(asyncio.sleep(QUIET_SECONDS)))
-            busy.append(await steady.during(asyncio.gather(*(call(client, image) for image in images))))
+        for number, images in enumerate(cold):
+            name = _APART if number % 2 else _SHARED
+            progress(f"round {number // 2 + 1} of {len(cold) // 2}: {name}")
+            phases = measured[name]
+            with apart(cluster, runner) if name == _APART else nullcontext():
+                if not await asyncio.to_thread(cpus.wait_until_idle):
+                    progress("the machine does not come to rest: the figures in quiet are of a busy machine")
+                phases.quiet.append(await steady.during(asyncio.sleep(QUIET_SECONDS)))
+                phases.busy.append(await steady.during(first_calls(client, images)))
             await asyncio.to_thread(delete_pods, site, images)
-    return quiet, busy
+    return measured
+
+
+async def first_calls(client: Client, images: list[str]) -> None:
+    """All at once."""
+    await asyncio.sleep(random.uniform(0, 1 / CALLS_PER_SECOND))
+    await asyncio.gather(*(call(client, image) for image in images))
+
+
+@contextmanager
+def apart(cluster: FullCluster, runner: RunnerProcess) -> Generator[None]:
+    """The runner and the pods that there are have the last CPU for themselves."""
+    *others, last = range(os.cpu_count() or 1)
+    inside = cpus.descendants(cluster.enclosure.require().pid)
+    pods = [pid for pid in inside if cpus.is_of_a_pod(pid)]
+    with ExitStack() as stack:
+        stack.enter_context(cpus.restricted([*(set(inside) - set(pods)), os.getpid()], others))
+        stack.enter_context(cpus.restricted([*pods, *runner.parts], [last]))
+        yield
 
 
 def delete_pods(site: Site, images: list[str]) -> None:
@@ -190,11 +224,19 @@ def added_seconds(site: Site, runner: RunnerProcess, images: list[str]) -> dict[
     return added
 
 
-def row(name: str, phases: list[Phase], added: dict[tuple[str, int], float]) -> list[str]:
+def rows_of(name: str, phases: Phases, added: dict[tuple[str, int], float]) -> list[list[str]]:
+    """The lines of one arrangement."""
+    return [
+        [name, "in quiet", *figures(phases.quiet, added)],
+        [name, f"while {FUNCTIONS} others start", *figures(phases.busy, added)],
+        [name, "**ratio**", *ratios(phases, added)],
+    ]
+
+
+def figures(phases: list[Phase], added: dict[tuple[str, int], float]) -> list[str]:
     """One line of the table."""
     times = sorted(milliseconds(phases, added))
     return [
-        name,
         str(len(times)),
         f"{statistics.median(times):.2f}",
         f"{p99(times):.2f}",
@@ -205,15 +247,14 @@ def row(name: str, phases: list[Phase], added: dict[tuple[str, int], float]) -> 
     ]
 
 
-def ratio(quiet: list[Phase], busy: list[Phase], added: dict[tuple[str, int], float]) -> list[str]:
-    """The last line."""
-    before, after = milliseconds(quiet, added), milliseconds(busy, added)
+def ratios(phases: Phases, added: dict[tuple[str, int], float]) -> list[str]:
+    """With cold starts to in quiet."""
+    before, after = milliseconds(phases.quiet, added), milliseconds(phases.busy, added)
     rounds = [
         p99(milliseconds([loud], added)) / p99(milliseconds([still], added))
-        for still, loud in zip(quiet, busy, strict=True)
+        for still, loud in zip(phases.quiet, phases.busy, strict=True)
     ]
     return [
-        "**ratio**",
         "",
         f"{statistics.median(after) / statistics.median(before):.2f}",
         f"**{p99(after) / p99(before):.2f}**",

@@ -19,6 +19,8 @@ import yaml
 _START_SECONDS = 30
 _STOP_SECONDS = 30
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_FRONT = "krm-front"
+"""The runner's other process, if it has one: what it takes is the runner's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ class Server:
         self._log = directory / "log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
-        self._proc = Path("/proc") / str(self._process.pid)
         self.port = self._wait_for_port()
+        self._processes = [self.pid, *front_of(self.pid)]
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -60,8 +62,9 @@ class Server:
 
     def forget_peak_memory(self) -> None:
         """Begin anew with what is in use now; where the kernel refuses, the peak stays that of the whole process."""
-        with contextlib.suppress(OSError):
-            (self._proc / "clear_refs").write_text("5")
+        for pid in self._processes:
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def peak_memory(self) -> int:
         """Bytes."""
@@ -71,15 +74,15 @@ class Server:
         """Bytes, now."""
         return self._memory("VmRSS")
 
-    def memory_of_children(self) -> int:
-        """Bytes that its child processes hold now and share with nobody."""
-        # Each of its threads has those that it started.
-        children = [child for file in self._proc.glob("task/*/children") for child in file.read_text().split()]
-        return sum(_private_memory(Path("/proc") / child) for child in children)
+    def memory_of_functions(self) -> int:
+        """Bytes that the processes of its functions hold now and share with nobody."""
+        functions = [child for pid in self._processes for child in _children(pid) if child not in self._processes]
+        return sum(_private_memory(Path(f"/proc/{child}")) for child in functions)
 
     def _memory(self, which: str) -> int:
-        match = re.search(rf"^{which}:\s*(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
-        return int(match[1]) * 1024 if match else 0
+        texts = [Path(f"/proc/{pid}/status").read_text() for pid in self._processes]
+        found = [re.search(rf"^{which}:\s*(\d+) kB$", text, re.MULTILINE) for text in texts]
+        return sum(int(match[1]) * 1024 for match in found if match)
 
     def __enter__(self) -> Server:
         return self
@@ -104,10 +107,33 @@ class Server:
 
 
 def cpu_of(pid: int) -> CpuSeconds:
-    """Of a process, and of its children that it has waited for."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    user, system, functions_user, functions_system = (int(ticks) / _TICKS_PER_SECOND for ticks in fields[11:15])
-    return CpuSeconds(user + system, functions_user + functions_system)
+    """Of a server, its front included, and of their children that they have waited for."""
+    server = functions = 0.0
+    for process in (pid, *front_of(pid)):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        user, system, functions_user, functions_system = (int(ticks) / _TICKS_PER_SECOND for ticks in fields[11:15])
+        server += user + system
+        functions += functions_user + functions_system
+    return CpuSeconds(server, functions)
+
+
+def front_of(pid: int) -> list[int]:
+    """The front of a runner, if it has one."""
+    return [child for child in _children(pid) if _name(child) == _FRONT]
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        # A function that has ended.
+        return ""
+
+
+def _children(pid: int) -> list[int]:
+    """Each of its threads has those that it started."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
 
 
 class Group:

@@ -102,7 +102,7 @@ class Bench:
                 measure(alone, turn, callers=1, pause_ms=self._plan.pause_ms)
                 time.sleep(_SETTLING_SECONDS)
                 for kept, server in servers.items():
-                    memory[kept] = max(memory[kept], server.memory_of_children())
+                    memory[kept] = max(memory[kept], server.memory_of_functions())
                 measure(crowd, turn, callers=self._plan.callers)
         return [_cells(function.name, kept, alone, crowd, memory[kept]) for kept in self._plan.kept]
 

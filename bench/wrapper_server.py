@@ -152,7 +152,7 @@ def waiting_memory(wrapper: Path, directory: Path) -> str:
         home.mkdir()
         with Server(home, (str(wrapper), "--port=0", "--", str(function.executable))) as server:
             time.sleep(_SETTLING_SECONDS)
-            found.append(f"{function.name} {server.memory_of_children() / 1e6:.1f}")
+            found.append(f"{function.name} {server.memory_of_functions() / 1e6:.1f}")
     return f" A process in standby adds, in MB: {', '.join(found)}."
 
 

@@ -21,6 +21,7 @@ from images.oci import Image, Link, SameAs, single_layer
 ROOT = Path(__file__).parent.parent
 OUTPUT = ROOT / "build" / "images"
 WRAPPER = ROOT / "wrapper" / "target" / "release" / "wrapper-server"
+FRONT = ROOT / "front" / "target" / "release" / "krm-front"
 NONROOT = "65532"
 
 _ELF_MACHINE = slice(18, 20)
@@ -70,15 +71,17 @@ def wrapper_server_image(program: Path = WRAPPER) -> Image:
 
 def main(argv: Sequence[str]) -> None:
     """Write them all."""
-    if not (WRAPPER.exists() and WRAPPER.with_name("wrapper-server-packed").exists()):
-        sys.exit("images: the wrapper server is not built: make wrapper")
+    programs = function_runner.Programs(wrapper=WRAPPER, front=FRONT)
+    if programs.missing:
+        names = ", ".join(path.name for path in programs.missing)
+        sys.exit(f"images: {names} not built: make wrapper front")
     try:
         if argv[:1] == ["--root"] and len(argv) == 2:
-            function_runner.stage(function_runner.files(WRAPPER, cache_directory()), Path(argv[1]))
+            function_runner.stage(function_runner.files(programs, cache_directory()), Path(argv[1]))
             return
         if argv:
             sys.exit("images: the only argument is --root DIRECTORY")
-        parts = function_runner.build(WRAPPER, cache_directory())
+        parts = function_runner.build(programs, cache_directory())
     except PackageError as error:
         sys.exit(f"images: {error}")
     _write("wrapper-server", wrapper_server_image(), version(), sbom.crates())
@@ -93,6 +96,7 @@ def function_runner_components(parts: function_runner.Parts) -> list[Component]:
         *sbom.python_components(parts.wheels),
         *sbom.crates(),
         *sbom.loader_crates(),
+        *sbom.front_crates(),
     ]
 
 

@@ -68,6 +68,24 @@ sys.exit({function}())
 
 
 @dataclass(frozen=True)
+class Programs:
+    """What was built in Rust for it."""
+
+    wrapper: Path
+    front: Path
+
+    @property
+    def packed_wrapper(self) -> Path:
+        """Written along with the wrapper server."""
+        return self.wrapper.with_name("wrapper-server-packed")
+
+    @property
+    def missing(self) -> list[Path]:
+        """Those that are not built."""
+        return [path for path in (self.wrapper, self.packed_wrapper, self.front) if not path.exists()]
+
+
+@dataclass(frozen=True)
 class Parts:
     """What the image is made of, for those who ask."""
 
@@ -81,9 +99,9 @@ def version() -> str:
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
-def build(wrapper: Path, cache: Path) -> Parts:
+def build(programs: Programs, cache: Path) -> Parts:
     """The image for the architecture of this machine, whose Python compiles it."""
-    parts = _parts(wrapper, cache)
+    parts = _parts(programs, cache)
     layers = (
         single_layer(parts.ground, compresslevel=6),
         single_layer(parts.libraries, has_tmp=False, compresslevel=6),
@@ -99,9 +117,9 @@ def build(wrapper: Path, cache: Path) -> Parts:
     return Parts(parts.packages, parts.wheels, image)
 
 
-def files(wrapper: Path, cache: Path) -> dict[str, Content]:
+def files(programs: Programs, cache: Path) -> dict[str, Content]:
     """Everything that is in the image, by path."""
-    parts = _parts(wrapper, cache)
+    parts = _parts(programs, cache)
     return {**parts.ground, **parts.libraries, **parts.own}
 
 
@@ -116,13 +134,13 @@ class _Files:
     own: dict[str, Content]
 
 
-def _parts(wrapper: Path, cache: Path) -> _Files:
+def _parts(programs: Programs, cache: Path) -> _Files:
     architecture = own_architecture()
     packages = debian.read_lock(architecture)
     chosen = wheels.runtime_wheels(architecture, cache)
     ground = _ground(packages, lambda package: debian.fetch(package, cache / "debian"))
     libraries = {path: content for wheel in chosen for path, content in wheels.unpack(wheel, SITE).items()}
-    own = _own(wrapper)
+    own = _own(programs)
     compiled = _compiled(ground | libraries | own, architecture)
     return _Files(
         packages,
@@ -160,7 +178,7 @@ def _is_wanted(package: str, path: str) -> bool:
     return not _LEFT_OUT.search(path)
 
 
-def _own(wrapper: Path) -> dict[str, Content]:
+def _own(programs: Programs) -> dict[str, Content]:
     """The service, its functions, and the names under which manifests know it."""
     files: dict[str, Content] = {}
     for package in ("krm_runner", "krm_function"):
@@ -174,9 +192,10 @@ def _own(wrapper: Path) -> dict[str, Content]:
         "/usr/bin/function-runner": _PROGRAM.format(python=PYTHON, function="serve_main"),
         "/usr/bin/krm-runner": _PROGRAM.format(python=PYTHON, function="main"),
         "/server": Link("/usr/bin/function-runner"),
-        "/grpc-health-probe": wrapper.read_bytes(),
+        "/usr/bin/krm-front": programs.front.read_bytes(),
+        "/grpc-health-probe": programs.wrapper.read_bytes(),
         # For --wrapper-delivery=config-map.
-        "/wrapper-server/wrapper-server-packed": wrapper.with_name("wrapper-server-packed").read_bytes(),
+        "/wrapper-server/wrapper-server-packed": programs.packed_wrapper.read_bytes(),
         "/usr/share/doc/krm-runner/LICENSE": (ROOT / "LICENSE").read_bytes(),
     }
     return files

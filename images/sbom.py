@@ -78,6 +78,12 @@ def loader_crates() -> list[Component]:
     return _locked(ROOT / "wrapper" / "loader" / "Cargo.lock")
 
 
+def front_crates() -> list[Component]:
+    """What the front is built from, itself included, but for what the wrapper server has as well."""
+    shared = {str(crate.purl) for crate in (*crates(), *loader_crates())}
+    return [crate for crate in _locked(ROOT / "front" / "Cargo.lock") if str(crate.purl) not in shared]
+
+
 def _locked(path: Path) -> list[Component]:
     return [
         _component(crate["name"], crate["version"], PackageURL("cargo", None, crate["name"], crate["version"]))

@@ -3,7 +3,7 @@
 set -eu
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
-python -m grpc_tools.protoc -Iproto --python_out="$fresh" --pyi_out="$fresh" evaluator.proto
+python -m grpc_tools.protoc -Iproto --python_out="$fresh" --pyi_out="$fresh" evaluator.proto front.proto
 python proto/descriptors.py "$fresh/descriptors.bin"
 for file in "$fresh"/*; do
     case $file in

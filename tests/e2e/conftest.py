@@ -15,7 +15,7 @@ import pytest
 
 from cluster.api_only import ApiServer
 from cluster.layout import Layout
-from integration.conftest import Installation
+from integration.conftest import Installation, front_of
 from krm_runner.kube.client import KubeClient, find_cluster
 from support.machine import ROOT, missing
 from support.relay import Relay
@@ -24,10 +24,10 @@ TOOLS = ROOT / ".cache" / "tools"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 
 
-@pytest.fixture
-def installation(tmp_path: Path) -> Iterator[Installation]:
+@pytest.fixture(params=["python", "front"])
+def installation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installation]:
     with ExitStack() as stack:
-        yield Installation(tmp_path, stack)
+        yield Installation(tmp_path, stack, front=front_of(request.param))
 
 
 @pytest.fixture(scope="session")

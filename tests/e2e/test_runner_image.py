@@ -20,6 +20,7 @@ from images.function_runner import ENTRYPOINT, ENVIRONMENT, LABELS, NONROOT, Par
 from krm_runner.settings import SERVE_FLAGS
 from support.client import Client
 from support.machine import ROOT
+from support.processes import eventually
 from support.runner_image import built_runner_image, entered, run, unpack
 from support.server import ServerProcess, free_port
 from support.wrapper import packed_wrapper
@@ -126,8 +127,12 @@ async def test_it_serves_its_functions_with_the_arguments_of_the_specification(r
             assert probe.returncode == 0, probe.stderr
         async with Client(f"127.0.0.1:{port}") as client:
             answer = await client.evaluate(IMAGE, LIST)
-        with urllib.request.urlopen(f"http://localhost:{metrics}/metrics", timeout=10) as page:
-            assert b"krm_runner_evaluations_total" in page.read()
+
+        def counted() -> bool:
+            with urllib.request.urlopen(f"http://localhost:{metrics}/metrics", timeout=10) as page:
+                return b"krm_runner_evaluations_total" in page.read()
+
+        await eventually(counted, what="the call is counted")
     assert answer.code == "OK", answer.message
     assert b"kind: ResourceList" in answer.resource_list
 

@@ -7,9 +7,11 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from support.front import built_front
 from support.processes import children
 from support.runner import RunnerProcess, write_config, write_function
 from support.wrapper import built_wrapper
@@ -20,12 +22,13 @@ IMAGE = "example.com/test/{name}:v1"
 class Installation:
     """A functions directory, its configuration file, and the runners that serve them."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, front: str) -> None:
         self.functions = directory / "functions"
         self.functions.mkdir()
         self.config = directory / "config.yaml"
         self._images: dict[str, list[str]] = {}
         self._stack = stack
+        self._front = front
 
     def add(self, name: str, script: str, mode: int = 0o755) -> str:
         """Install a function; its image."""
@@ -44,6 +47,7 @@ class Installation:
         runner = RunnerProcess(
             f"--functions={self.functions}",
             f"--config={self.config}",
+            f"--front={self._front}",
             *flags,
             environment=environment,
             pass_fds=pass_fds,
@@ -51,10 +55,19 @@ class Installation:
         return self._stack.enter_context(runner)
 
 
-@pytest.fixture
-def installation(tmp_path: Path) -> Iterator[Installation]:
+@pytest.fixture(params=["python", "front"])
+def installation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Installation]:
+    """Every test of the service twice: Python has the port, and the front has it."""
     with ExitStack() as stack:
-        yield Installation(tmp_path, stack)
+        yield Installation(tmp_path, stack, front=front_of(request.param))
+
+
+def front_of(way: Literal["python", "front"]) -> str:
+    """The flag's value, by who is to have the port."""
+    if way == "python":
+        return "off"
+    built_front()
+    return "auto"
 
 
 @pytest.fixture(scope="session")

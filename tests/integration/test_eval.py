@@ -141,7 +141,7 @@ def own(tmp_path: Path) -> Installation:
     from contextlib import ExitStack
 
     (tmp_path / "own").mkdir()
-    return Installation(tmp_path / "own", ExitStack())
+    return Installation(tmp_path / "own", ExitStack(), front="off")
 
 
 def test_a_function_that_fails_leaves_the_package_as_it_was(shop: Path, own: Installation, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from integration.conftest import Installation
 from support.client import Answer, Client
-from support.processes import children, command_lines, eventually, pipes
+from support.processes import command_lines, eventually
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 COPY = "#!/bin/sh\nexec cat\n"
@@ -23,12 +23,12 @@ async def test_64_calls_that_time_out_leave_nothing_behind(installation: Install
     runner = installation.start("--max-parallel-executions=16")
     async with Client(runner.address) as client:
         assert (await client.evaluate(copy, LIST)).code == "OK"
-        before = pipes(runner.pid)
+        before = runner.pipes
         answers = await asyncio.gather(*(client.evaluate(image, LIST, timeout=1.5) for _ in range(64)))
         assert {answer.code for answer in answers} == {"DEADLINE_EXCEEDED"}
         await eventually(lambda: not {"sleep 5001", "sleep 5002"} & set(command_lines()), what="processes gone")
-        await eventually(lambda: pipes(runner.pid) == before, what="pipes closed")
-        await eventually(lambda: children(runner.pid) == [], what="children reaped")
+        await eventually(lambda: runner.pipes == before, what="pipes closed")
+        await eventually(lambda: runner.functions == [], what="children reaped")
         assert (await client.evaluate(copy, LIST)).code == "OK"
 
 
@@ -66,7 +66,7 @@ async def test_a_call_whose_turn_would_come_too_late_hears_it_at_once(installati
     async with Client(runner.address) as client:
         assert (await client.evaluate(image, LIST)).code == "OK"
         ahead = [asyncio.create_task(client.evaluate(image, LIST)) for _ in range(4)]
-        await eventually(lambda: children(runner.pid) != [], what="the first of them runs")
+        await eventually(lambda: runner.functions != [], what="the first of them runs")
         await asyncio.sleep(0.2)
         refused = await client.evaluate(image, LIST, timeout=1)
         assert (refused.code, refused.reason) == ("RESOURCE_EXHAUSTED", "TOO_BUSY"), refused.message
@@ -106,7 +106,7 @@ async def test_requests_that_do_not_fit_beside_the_others_are_refused_at_once(
     runner = installation.start("--max-request-memory=100000")
     async with Client(runner.address) as client:
         held = asyncio.create_task(client.evaluate(image, large))
-        await eventually(lambda: children(runner.pid) != [], what="the first call runs")
+        await eventually(lambda: runner.functions != [], what="the first call runs")
         refused = await client.evaluate(image, large)
         assert (refused.code, refused.reason, refused.retry_delay) == ("RESOURCE_EXHAUSTED", "OVERLOADED", 1.0)
         assert "--max-request-memory" in refused.message
@@ -198,7 +198,7 @@ async def test_a_process_that_left_its_group_is_reaped_when_it_ends(installation
     runner = installation.start()
     async with Client(runner.address) as client:
         assert (await client.evaluate(image, LIST)).code == "OK"
-        await eventually(lambda: not children(runner.pid), what="the stray is reaped")
+        await eventually(lambda: not runner.functions, what="the stray is reaped")
 
 
 async def test_the_embedded_function_sets_namespaces_and_keeps_everything_else() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.conftest import Installation
+from integration.conftest import Installation, front_of
 from support.client import Client
 from support.runner import write_function
 from support.server import ServerProcess
@@ -33,14 +33,14 @@ echo "$list"
 Start = Callable[..., tuple[ServerProcess, str]]
 
 
-@pytest.fixture(params=["exec", "wrapper"])
+@pytest.fixture(params=["python", "front", "wrapper"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     """A server of the function, four at once, with further flags; and the function's image."""
     script = COUNTS.format(directory=tmp_path)
     with ExitStack() as stack:
 
         def of_the_runner(*flags: str) -> tuple[ServerProcess, str]:
-            installation: Installation = request.getfixturevalue("installation")
+            installation = Installation(tmp_path, stack, front=front_of(request.param))
             image = installation.add("counts", script)
             return installation.start("--max-parallel-executions=4", *flags), image
 
@@ -50,7 +50,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
             flags = ("--max-parallel=4", *flags, "--", str(function))
             return stack.enter_context(WrapperProcess(*flags, program=str(program))), IMAGE
 
-        yield of_the_runner if request.param == "exec" else of_a_wrapper
+        yield of_a_wrapper if request.param == "wrapper" else of_the_runner
 
 
 async def three_at_once(client: Client, image: str, resource_list: bytes) -> list[bytes]:

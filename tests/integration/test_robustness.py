@@ -197,12 +197,10 @@ async def test_zombies_of_somebody_else_do_not_stop_the_reaping(installation: In
     image = installation.add("leaver", "#!/bin/sh\nsetsid true &\nexec cat\n")
     flags = (f"--functions={installation.functions}", f"--config={installation.config}")
     with RunnerProcess(*flags, prefix=["sh", "-c", 'sleep 0.1 & exec "$@"', "sh"]) as runner:
-        from support.processes import children
-
         async with Client(runner.address) as client:
             for _ in range(5):
                 assert (await client.evaluate(image, LIST)).code == "OK"
-        await eventually(lambda: not children(runner.pid), what="all zombies reaped")
+        await eventually(lambda: not runner.functions, what="all zombies reaped")
 
 
 async def test_a_watcher_calls_back_until_it_is_told_to_forget() -> None:

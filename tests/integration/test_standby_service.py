@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import signal
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 from integration.conftest import Installation
 from support.client import Client
-from support.processes import children, command_lines, eventually, pipes
+from support.processes import command_lines, command_of, eventually, open_descriptors
 from support.runner import RunnerProcess
 from support.server import free_port
 
@@ -58,17 +60,87 @@ async def test_metrics_say_what_waits_and_what_it_saves(installation: Installati
         assert (await client.evaluate(early, LIST)).code == "OK"
         runner.wait_for_line('event="function not kept in standby" function=early why="it wrote to stderr before')
         assert (await client.evaluate(early, LIST)).code == "OK"
-    counted = metrics.read("krm_runner_executions_total", "function", "process")
-    assert counted == {("copy", "on-demand"): 1, ("copy", "standby"): 2, ("early", "on-demand"): 2}
+    expected = {("copy", "on-demand"): 1, ("copy", "standby"): 2, ("early", "on-demand"): 2}
+
+    def counted() -> dict[tuple[str, ...], float]:
+        return metrics.read("krm_runner_executions_total", "function", "process")
+
+    await eventually(lambda: counted() == expected, what="all are counted")
     timed = metrics.read("krm_runner_execution_duration_seconds_count", "function", "process")
-    assert timed == counted
-    waiting = metrics.read("krm_runner_standby_processes", "function")
-    assert waiting == {("copy",): 1, ("early",): 0}
+    assert timed == expected
+
+    def waiting() -> dict[tuple[str, ...], float]:
+        return metrics.read("krm_runner_standby_processes", "function")
+
+    await eventually(lambda: waiting() == {("copy",): 1, ("early",): 0}, what="one waits")
     memory = metrics.read("krm_runner_standby_memory_bytes", "function")
     assert memory[("early",)] == 0
     assert 0 < memory[("copy",)] < 100e6
-    assert metrics.read("krm_runner_executions_running")[()] == 0, "they hold no place"
+    await eventually(lambda: metrics.read("krm_runner_executions_running")[()] == 0, what="they hold no place")
     assert sum("not kept in standby" in line for line in runner.lines) == 1
+
+
+async def test_a_function_whose_answer_left_while_others_ran_has_its_next_process_when_they_end(
+    installation: Installation,
+) -> None:
+    metrics = Metrics()
+    go = installation.config.parent / "go"
+    image = installation.add("copy", COPY)
+    slow = installation.add("slow", '#!/bin/sh\ncat\nwhile [ ! -e "$GO" ]; do sleep 0.05; done\n')
+    environment = metrics.environment | {"GO": str(go)}
+    runner = installation.start("--max-parallel-executions=9", environment=environment)
+    installation.config.write_text(
+        f"functions: [{{function: copy, images: ['{image}'], standby: 1}}, {{function: slow, images: ['{slow}']}}]"
+    )
+    runner.wait_for_line("configuration reloaded")
+    async with Client(runner.address) as client:
+        # As many as there can be CPUs here, so that none is left for a process without a call.
+        others = [asyncio.create_task(client.evaluate(slow, LIST)) for _ in range(min(8, os.cpu_count() or 8))]
+        await eventually(lambda: len(runner.functions) >= len(others), what="the others run")
+        assert (await client.evaluate(image, LIST)).code == "OK"
+        go.touch()
+        assert {(await other).code for other in others} == {"OK"}
+        await has_waiting(metrics, 1)
+
+
+async def test_all_functions_together_have_a_bounded_number_and_the_longest_idle_gives_way(
+    installation: Installation,
+) -> None:
+    names = [f"function-{number}" for number in range(34)]
+    images = {name: installation.add(name, "#!/bin/sh\ncat\n") for name in names}
+    runner = installation.start("--standby=1")
+
+    def waiting() -> set[str]:
+        lines = [command_of(pid).split(b"\0") for pid in runner.functions]
+        return {Path(line[1].decode()).name for line in lines if len(line) > 1}
+
+    def is_waiting(name: str) -> bool:
+        return name in waiting()
+
+    async with Client(runner.address) as client:
+        for name, image in images.items():
+            assert (await client.evaluate(image, LIST)).code == "OK"
+            await eventually(partial(is_waiting, name), what=f"{name} waits")
+        await eventually(lambda: waiting() == set(names[2:]), what="the first two gave way")
+        assert (await client.evaluate(images[names[0]], LIST)).code == "OK"
+        await eventually(lambda: waiting() == {names[0], *names[3:]}, what="it is back, and the next one gave way")
+
+
+async def test_processes_that_wait_give_way_to_a_call_of_another_function_that_lacks_descriptors(
+    installation: Installation,
+) -> None:
+    first, second = installation.add("first", COPY), installation.add("second", COPY)
+    runner = installation.start("--standby=1")
+    async with Client(runner.address) as client:
+        assert (await client.evaluate(first, LIST)).code == "OK"
+        await eventually(lambda: len(runner.functions) == 1, what="one waits")
+        (waiting,) = runner.functions
+        who_starts = runner.parts[-1]
+        limit = len(open_descriptors(who_starts)) + 3
+        resource.prlimit(who_starts, resource.RLIMIT_NOFILE, (limit, limit))
+        answer = await client.evaluate(second, LIST)
+        assert answer.code == "OK", answer.message
+        assert waiting not in runner.functions
 
 
 async def test_the_configuration_file_says_how_many_of_each_function(installation: Installation) -> None:
@@ -105,7 +177,7 @@ async def test_without_a_word_of_it_nothing_waits(installation: Installation) ->
         for _ in range(3):
             assert (await client.evaluate(image, LIST)).code == "OK"
             await asyncio.sleep(0.05)
-    assert children(runner.pid) == []
+    assert runner.functions == []
     assert not [line for line in runner.lines if "standby" in line and "process=on-demand" not in line]
 
 
@@ -151,15 +223,15 @@ async def test_pipes_and_processes_are_what_they_were_before(installation: Insta
     image = installation.add("copy", COPY)
     runner = installation.start("--standby=2", "--standby-idle=2s", "--standby-max-age=100ms")
     async with Client(runner.address) as client:
-        before = pipes(runner.pid)
+        before = runner.pipes
         for _ in range(5):
             answers = await asyncio.gather(*(client.evaluate(image, LIST) for _ in range(32)))
             assert {(answer.code, answer.resource_list) for answer in answers} == {("OK", LIST)}
         # For a moment it is so whenever they are replaced; once the function is idle it stays so.
         await asyncio.sleep(2)
-        await eventually(lambda: children(runner.pid) == [] and pipes(runner.pid) == before, what="all are gone")
+        await eventually(lambda: runner.functions == [] and runner.pipes == before, what="all are gone")
         await asyncio.sleep(0.2)
-        assert (children(runner.pid), pipes(runner.pid)) == ([], before)
+        assert (runner.functions, runner.pipes) == ([], before)
         assert not [line for line in runner.lines if "level=error" in line]
 
 
@@ -187,8 +259,8 @@ print(json.dumps({{"kind": "ResourceList", "found": found}}))
     assert (first.code, second.resource_list) == ("OK", first.resource_list)
     assert b"MARK=a=b" in first.resource_list
     assert b'"descriptors": ["0", "1", "2"]' in first.resource_list
-    started = metrics.read("krm_runner_executions_total", "process")
-    assert started == {("on-demand",): 1, ("standby",): 1}
+    both = {("on-demand",): 1, ("standby",): 1}
+    await eventually(lambda: metrics.read("krm_runner_executions_total", "process") == both, what="both are counted")
 
 
 async def test_the_embedded_functions_are_kept_in_standby() -> None:

@@ -9,7 +9,8 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
@@ -30,6 +31,14 @@ from support.client import Answer, Client, check_health
 from support.runner import RunnerProcess
 from support.secret_volume import SecretVolume
 from support.server import free_port
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Iterator[Installation]:
+    """Python has the port: a front speaks plain text alone."""
+    with ExitStack() as stack:
+        yield Installation(tmp_path, stack, front="off")
+
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 COPY = "#!/bin/sh\nexec cat\n"

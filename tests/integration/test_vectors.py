@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from support.client import Answer, Client, answer_of
+from support.front import built_front
 from support.processes import children, command_lines, eventually, pipes
 from support.runner import RunnerProcess, write_config, write_function
 from support.server import ServerProcess
@@ -106,9 +107,11 @@ class Runners:
             runner.__exit__(None)
 
 
-@pytest.fixture(scope="module")
-def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
-    pool = Runners(tmp_path_factory.mktemp("vectors"))
+@pytest.fixture(scope="module", params=["python", "front"])
+def runners(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
+    """Python has their port, and then the front has it."""
+    flags = [f"--front={built_front()}"] if request.param == "front" else []
+    pool = Runners(tmp_path_factory.mktemp("vectors"), *flags)
     yield pool
     pool.stop()
 
@@ -218,7 +221,8 @@ async def test_nothing_is_left_after_all_of_them(runners: Runners) -> None:
 
 
 async def has_nothing_left(server: ServerProcess) -> None:
-    await eventually(lambda: not children(server.pid), what="all children reaped")
-    # Its stderr is one; everything else would belong to a call.
-    await eventually(lambda: pipes(server.pid) <= 1, what="all pipes closed")
+    parts = server.parts if isinstance(server, RunnerProcess) else [server.pid]
+    await eventually(lambda: {child for part in parts for child in children(part)} <= {*parts}, what="all reaped")
+    # The stderr of each is one, and by another one knows that its front lives; everything else would belong to a call.
+    await eventually(lambda: sum(map(pipes, parts)) <= 2 * len(parts) - 1, what="all pipes closed")
     assert not [line for line in server.lines if "level=error" in line]

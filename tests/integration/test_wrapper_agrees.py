@@ -52,7 +52,7 @@ class Wrapper:
 def wrapper(wrapper_server: Path) -> Iterator[Wrapper]:
     assert wrapper_server.exists()
     if not VERDICT.exists():
-        missing("the wrapper server's envelope check is not built (sh wrapper/test.sh)")
+        missing("the wrapper server's envelope check is not built (sh tests/crates/test.sh)")
     with subprocess.Popen([VERDICT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         yield Wrapper(process)
         assert process.stdin is not None

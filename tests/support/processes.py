@@ -35,6 +35,31 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def name_of(pid: int) -> str:
+    """The name of a process's program; empty when it is gone."""
+    try:
+        return (PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def command_of(pid: int) -> bytes:
+    """A process's command line; empty when it is gone or a zombie."""
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs, or could; one that has ended and that nobody has reaped does not."""
+    try:
+        state = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
 def of_pod(uid: str, words: str) -> list[int]:
     """The processes of a pod on this machine whose command line has these words."""
     found: list[int] = []
@@ -70,6 +95,19 @@ def resident_kib(pid: int) -> int:
     """How much memory a process holds now."""
     status = (PROC / str(pid) / "status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
+
+
+def open_connections(pid: int, *, to: int) -> list[str]:
+    """Those of one process to that port, by the kernel's own list."""
+    own = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    found: list[str] = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            is_open, is_there = fields[3] == "01", int(fields[2].rpartition(":")[2], 16) == to
+            if is_open and is_there and f"socket:[{fields[9]}]" in own:
+                found.append(fields[1])
+    return found
 
 
 async def eventually(condition: Callable[[], bool], *, what: str, seconds: float = 20) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from support.processes import children, command_of, name_of, pipes
 from support.server import ServerProcess, free_port
 
 
@@ -28,7 +29,10 @@ def write_config(path: Path, functions: Mapping[str, Iterable[str]]) -> Path:
 
 
 class RunnerProcess(ServerProcess):
-    """On a free port; with the exec runtime alone, unless `without` names other runtimes to leave out."""
+    """On a free port; with the exec runtime alone, unless `without` names other runtimes to leave out.
+
+    Python has the port, unless a flag names a front.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,24 @@ class RunnerProcess(ServerProcess):
             "serve",
             f"--disable-runtimes={without}",
             f"--port={port}",
+            "--front=off",
             *flags,
         ]
         super().__init__([*prefix, *program], port=port, environment=environment, cwd=cwd, pass_fds=pass_fds)
+
+    @property
+    def parts(self) -> list[int]:
+        """Its processes: one, or two with its front."""
+        return [self.pid, *(child for child in children(self.pid) if name_of(child) == "krm-front")]
+
+    @property
+    def functions(self) -> list[int]:
+        """The processes of functions, zombies included; not what is still a copy of its parent."""
+        parts = self.parts
+        started = [child for part in parts for child in children(part) if command_of(child) != command_of(part)]
+        return [child for child in started if child not in self.parts]
+
+    @property
+    def pipes(self) -> int:
+        """How many pipes and pidfds it has open."""
+        return sum(pipes(part) for part in self.parts)

@@ -12,6 +12,7 @@ from images import function_runner
 from images.__main__ import cache_directory
 from images.debian import PackageError
 from images.function_runner import Parts
+from support.front import built_front
 from support.machine import missing
 from support.wrapper import built_wrapper, packed_wrapper
 
@@ -37,7 +38,8 @@ def built_runner_image() -> Parts:
     """Built now; what it is made from is fetched once."""
     packed_wrapper()
     try:
-        return function_runner.build(built_wrapper(), cache_directory())
+        programs = function_runner.Programs(wrapper=built_wrapper(), front=built_front())
+        return function_runner.build(programs, cache_directory())
     except PackageError as error:
         missing(str(error))
 

@@ -98,7 +98,7 @@ class Site:
         waits: bool = True,
     ) -> RunnerProcess:
         """A runner there; it ends with the test."""
-        flags = (f"--pod-namespace={self.functions.name}", "--log-level=3", *flags)
+        flags = (f"--pod-namespace={self.functions.name}", "--log-level=3", "--front=auto", *flags)
         variables = {"WRAPPER_SERVER_IMAGE": self.wrapper_image, **place.environment, **(environment or {})}
         runner = RunnerProcess(*flags, without=without, prefix=place.prefix, environment=variables)
         self.runners.append(runner)

@@ -108,6 +108,13 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
         (["--warm-up-pod-cache", "false"], 'unexpected argument "false"'),
         (["--standby=9"], 'invalid value "9" for --standby: it takes a whole number from 0 to 8'),
         (["--standby-max-age=0s"], 'invalid value "0s" for --standby-max-age: it takes a duration longer than zero'),
+        (["--front="], 'invalid value "" for --front: it takes auto, off or the path of krm-front'),
+        (
+            ["--front=./krm-front", "--tls-cert-file=a", "--tls-key-file=b"],
+            "--front=krm-front cannot be used with --tls-cert-file; leave out one of the two",
+        ),
+        (["--front=/x", "--auth-token-file=t"], "--front=/x cannot be used with --auth-token-file"),
+        (["--front=/x", "--log-level=5"], "--front=/x cannot be used with --log-level=5"),
         (["--log-level=6"], "it takes a whole number from 0 to 5"),
         (["--log-format=xml"], "it takes one of text, json"),
         (["--disable-runtimes=docker"], "it takes runtimes separated by commas, of exec, pod"),
@@ -194,6 +201,16 @@ def test_without_a_warm_up_nobody_waits_for_it() -> None:
     found = settings("--wait-for-warm-up", "--warm-up-pod-cache=false").pod
     assert found is not None
     assert not found.wait_for_warm_up
+
+
+def test_the_front() -> None:
+    assert settings().server.front == "auto"
+    assert settings("--front=off").server.front == "off"
+    assert settings("--front", "/opt/krm-front").server.front == Path("/opt/krm-front")
+    assert settings().obstacle_to_a_front == ""
+    assert settings("--log-level=5").obstacle_to_a_front == "--log-level=5"
+    assert settings("--tls-cert-file=a", "--tls-key-file=b").obstacle_to_a_front == "--tls-cert-file"
+    assert settings("--auth-token-file=t", "--front=off").obstacle_to_a_front == "--auth-token-file"
 
 
 def test_images_and_registries() -> None:

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use crate::envelope::Envelope;
 use crate::errors::EvaluationError;
 use crate::forecast::Forecast;
-use crate::load::Counts;
 use crate::memory_forecast::MemoryForecast;
 use crate::metrics::Metrics;
+use crate::places::{Member, Places};
 use crate::process::child::Function;
 use crate::process::execution::{Ended, Failure, execute};
 use crate::process::{Start, Stop};
@@ -47,8 +47,8 @@ pub struct Outcome {
 /// Everything that a worker needs to know.
 pub struct Call {
     pub function: Arc<Function>,
-    pub counts: Arc<Counts>,
-    pub forecast: Arc<Mutex<Forecast>>,
+    pub places: Arc<Places>,
+    pub member: Arc<Member>,
     pub memory_forecast: Arc<Mutex<MemoryForecast>>,
     pub reserve: Option<Arc<Reserve>>,
     pub metrics: Arc<Metrics>,
@@ -64,7 +64,7 @@ pub struct Call {
 
 impl Call {
     pub fn run(self) -> (Option<Origin>, Result<Outcome, EvaluationError>) {
-        let _running = self.counts.run();
+        let _running = self.member.counts.run();
         if !self.start.begin() {
             return (None, Err(self.over(false)));
         }
@@ -78,7 +78,7 @@ impl Call {
         let learn = lesson(&ended);
         // The verdict keeps the place as well.
         let result = self.conclude(ended);
-        learn(&mut self.forecast.lock().unwrap_or_else(PoisonError::into_inner), began.elapsed());
+        learn(&mut self.member.forecast(), began.elapsed());
         (Some(origin), result)
     }
 
@@ -115,7 +115,7 @@ impl Call {
         }
         let start = || self.function.start(self.environment.as_deref(), &self.input);
         let started = start().or_else(|error| {
-            let gave_way = is_lack(&error) && self.reserve.as_ref().is_some_and(|reserve| reserve.give_way());
+            let gave_way = is_lack(&error) && self.places.reserves.give_way();
             if gave_way { start() } else { Err(error) }
         });
         let ended = started
@@ -157,10 +157,18 @@ pub fn cannot_start(image: &str, function: &Function, error: &io::Error) -> Eval
     if is_lack(error) {
         return EvaluationError::out_of_resources(image, &reason(error));
     }
+    let path = function.entrypoint.path();
     let why = match error.raw_os_error() {
+        _ if function.is_configured && path.symlink_metadata().is_err() => {
+            "there is no such file; install it there or take it out of the configuration".into()
+        }
+        Some(libc::ENOENT) if function.is_configured => {
+            "the interpreter that its first line names, its dynamic loader, or the file it links to is missing".into()
+        }
         Some(libc::ENOENT) => {
             "the interpreter that its first line names, its dynamic loader, or the file itself is missing".into()
         }
+        Some(libc::EACCES) if path.is_dir() => "it is a directory".into(),
         Some(libc::EACCES) => "it is not executable for this user; chmod +x it".into(),
         Some(libc::ENOEXEC) => "bad format: neither a program for this machine nor a script that starts with #!".into(),
         _ => reason(error),

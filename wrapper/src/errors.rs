@@ -150,6 +150,25 @@ impl EvaluationError {
         Self { retry_after: SOON, ..error }
     }
 
+    /// The runner is stopping and the call could not end in time.
+    pub fn runner_shutting_down(image: &str) -> Self {
+        let message = format!("function \"{image}\" was stopped because this runner is shutting down; try again");
+        Self { retry_after: SOON, ..Self::new(Code::Unavailable, "SHUTTING_DOWN", message) }
+    }
+
+    /// The requests under way take all the memory that they may have.
+    pub fn overloaded(image: &str, size: usize, used: usize, limit: usize) -> Self {
+        let message = format!(
+            "function \"{image}\" is not run now: the runner is overloaded. The requests that it has take {used} bytes, \
+             and with this one of {size} bytes more than {limit} (--max-request-memory); try again later"
+        );
+        let error = Self::new(Code::ResourceExhausted, "OVERLOADED", message)
+            .fact("size", &size)
+            .fact("used", &used)
+            .fact("limit", &limit);
+        Self { retry_after: SOON, ..error }
+    }
+
     /// A defect of this program itself.
     pub fn unexpected(image: &str, what: &str) -> Self {
         let message = format!("function \"{image}\": unexpected {what} in the wrapper server; its log has the details");

@@ -18,15 +18,13 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 
 use crate::call::{Call, Origin, Outcome, cannot_start};
 use crate::errors::EvaluationError;
-use crate::forecast::Forecast;
-use crate::load::Counts;
 use crate::memory_forecast::MemoryForecast;
 use crate::metrics::Metrics;
+use crate::places::{Member, Places};
 use crate::process::child::Function;
 use crate::process::{Start, Stop};
-use crate::reserve::{Census, Reserve};
+use crate::reserve::{Census, Reserve, Unfit};
 use crate::standby::{Load, Terms};
-use crate::workers::Workers;
 
 const ADMITTED_AHEAD: usize = 2;
 /// How long the first process in standby waits for somebody to ask whether we serve.
@@ -46,10 +44,9 @@ pub struct Limits {
 pub struct Executor {
     function: Arc<Function>,
     admission: Semaphore,
-    workers: Workers,
+    places: Arc<Places>,
+    member: Arc<Member>,
     entered: AtomicUsize,
-    counts: Arc<Counts>,
-    forecast: Arc<Mutex<Forecast>>,
     memory_forecast: Arc<Mutex<MemoryForecast>>,
     reserve: Option<Arc<Reserve>>,
     /// An answer is on its way, and nobody waits.
@@ -65,25 +62,31 @@ pub struct Ticket<'a> {
     arrived: Instant,
 }
 
-/// How long a call waited for its turn, and how its process came, if there was one.
+/// How long a call waited for its turn, and how its process came and how long it took, if there was one.
 pub struct Turn {
     pub waited: Duration,
     pub origin: Option<Origin>,
+    pub took: Duration,
 }
 
 impl Executor {
     /// Fails when processes are to be kept in standby, and there is no thread to attend to them.
-    pub fn new(function: Function, limits: Limits, standby: Option<Terms>, metrics: Arc<Metrics>) -> io::Result<Self> {
+    pub fn new(
+        function: Function,
+        places: Arc<Places>,
+        limits: Limits,
+        standby: Option<(Terms, Unfit)>,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Self> {
         let function = Arc::new(function);
-        let counts = Arc::<Counts>::default();
-        let reserve = standby.map(|terms| Reserve::open(Arc::clone(&function), Arc::clone(&counts), terms));
+        let reserve =
+            standby.map(|(terms, unfit)| Reserve::open(Arc::clone(&function), Arc::clone(&places), terms, unfit));
         Ok(Self {
             function,
             admission: Semaphore::new(limits.max_parallel + ADMITTED_AHEAD),
-            workers: Workers::new(limits.max_parallel, limits.max_memory),
+            member: places.join(),
+            places,
             entered: AtomicUsize::new(0),
-            counts,
-            forecast: Arc::new(Mutex::new(Forecast::new(limits.max_parallel))),
             memory_forecast: Arc::default(),
             reserve: reserve.transpose()?,
             answered: Arc::default(),
@@ -100,12 +103,12 @@ impl Executor {
 
     /// How many processes run, or are being reaped, and how many calls wait for one.
     pub fn load(&self) -> Load {
-        self.counts.load()
+        self.member.counts.load()
     }
 
     /// Bytes that the processes with calls are expected to take.
     pub fn memory(&self) -> u64 {
-        self.workers.memory()
+        self.places.workers.memory()
     }
 
     /// How many calls there were, since the start.
@@ -131,10 +134,17 @@ impl Executor {
             }
         }
         loop {
-            self.answered.notified().await;
+            let is_own = tokio::select! {
+                () = self.answered.notified() => true,
+                () = self.places.quiet.notified() => false,
+            };
             // The connection writes the answer before this goes on.
             tokio::task::yield_now().await;
-            reserve.refill();
+            if is_own {
+                reserve.refill();
+            } else {
+                reserve.retry();
+            }
         }
     }
 
@@ -158,18 +168,19 @@ impl Executor {
         }
     }
 
-    /// A call comes that has so much time; it is refused when too many wait already, or its turn would come too late.
-    pub fn enter(&self, time: Duration) -> Result<Ticket<'_>, EvaluationError> {
+    /// A call of what callers know by that name comes, and has so much time; it is refused when too many wait already, or
+    /// its turn would come too late.
+    pub fn enter(&self, name: &str, time: Duration) -> Result<Ticket<'_>, EvaluationError> {
         self.entered.fetch_add(1, Ordering::Relaxed);
-        let ahead = self.counts.enter();
+        let ahead = self.places.enter(&self.member);
         let ticket = Ticket { executor: self, arrived: Instant::now() };
-        let forecast = self.forecast.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(waiting) = ahead.checked_sub(forecast.places()) else { return Ok(ticket) };
-        if waiting >= self.limits.max_waiting {
-            return Err(EvaluationError::queue_full(&self.function(), waiting));
+        let Some(ahead) = ahead else { return Ok(ticket) };
+        if ahead.waiting >= self.limits.max_waiting {
+            return Err(EvaluationError::queue_full(name, ahead.waiting));
         }
-        if forecast.is_late(waiting, time) {
-            return Err(EvaluationError::too_busy(&self.function(), waiting, forecast.wait(waiting)));
+        let forecast = self.member.forecast();
+        if forecast.is_late(ahead, time) {
+            return Err(EvaluationError::too_busy(name, ahead.waiting, forecast.wait(ahead)));
         }
         drop(forecast);
         Ok(ticket)
@@ -198,11 +209,11 @@ impl Ticket<'_> {
         let _stop_when_dropped = StopWhenDropped(Arc::clone(&stop));
         let memory = executor.memory_forecast.lock().unwrap_or_else(PoisonError::into_inner).expected(input.len());
         let fit = usize::try_from(executor.limits.max_memory / memory.max(1)).unwrap_or(usize::MAX);
-        executor.forecast.lock().unwrap_or_else(PoisonError::into_inner).that_fit(fit);
+        executor.member.forecast().that_fit(fit);
         let call = Call {
             function: Arc::clone(&executor.function),
-            counts: Arc::clone(&executor.counts),
-            forecast: Arc::clone(&executor.forecast),
+            places: Arc::clone(&executor.places),
+            member: Arc::clone(&executor.member),
             memory_forecast: Arc::clone(&executor.memory_forecast),
             reserve: executor.reserve.clone(),
             metrics: Arc::clone(&executor.metrics),
@@ -218,17 +229,18 @@ impl Ticket<'_> {
         let arrived = self.arrived;
         let answered = Arc::clone(&executor.answered);
         let (answer, outcome) = oneshot::channel();
-        let queued = executor.workers.submit(memory, move || {
-            let turn = (arrived.elapsed(), call.run());
+        let queued = executor.places.workers.submit(executor.member.line, memory, move || {
+            let waited = arrived.elapsed();
+            let (origin, result) = call.run();
+            let turn = Turn { waited, origin, took: arrived.elapsed().saturating_sub(waited) };
             // Whoever waits may be gone by now.
-            if answer.send(turn).is_err() {
+            if answer.send((turn, result)).is_err() {
                 answered.notify_one();
             }
         });
         let _queued = queued.map_err(refused)?;
-        let (waited, (origin, result)) =
-            outcome.await.map_err(|_| EvaluationError::unexpected(image, "end of its thread"))?;
-        on_turn(Turn { waited, origin });
+        let (turn, result) = outcome.await.map_err(|_| EvaluationError::unexpected(image, "end of its thread"))?;
+        on_turn(turn);
         result
     }
 }
@@ -236,9 +248,18 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let executor = self.executor;
-        executor.counts.leave();
-        if executor.reserve.is_some() && executor.load().waiting == 0 {
-            executor.answered.notify_one();
+        executor.member.counts.leave();
+        let is_quiet = executor.places.load().waiting == 0;
+        if let Some(reserve) = &executor.reserve {
+            if is_quiet {
+                executor.answered.notify_one();
+            } else if executor.places.is_shared() {
+                // The last one to leave may be another function's.
+                reserve.is_due();
+            }
+        }
+        if is_quiet && executor.places.is_shared() {
+            executor.places.quiet.notify_waiters();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! When a call would have its turn, by what calls have taken so far; who would come too late hears it at once.
 //!
-//! The rule is that of the runner's `core.call_queue`, for one function: a call waits for one that runs and for all that
-//! wait already, each holds a place for as long as calls do on average, and so many places become free in that time. Too
+//! The rule is that of the runner's `core.call_queue`: a call waits for one that runs and for all of its function that
+//! wait already, each holds a place for as long as calls do on average, and so many places become free in that time. Where
+//! functions share places they take turns, and a call waits for as many of each other function as of its own. Too
 //! late is a turn after the first half of the time that the call has beside its own run: a forecast is an average, and
 //! under a lasting overload the line is always as long as it may be, so that with no margin every other call would run for
 //! nothing. The newest call counts most, so that the forecast follows a function whose packages grow. Pure: no clock, no
@@ -21,6 +22,22 @@ pub struct Forecast {
     places: u32,
     /// How long a call holds its place, on average; none while nothing is known.
     average: Option<Duration>,
+}
+
+/// Who has his turn before a call.
+#[derive(Clone, Copy)]
+pub struct Ahead {
+    /// Calls of its own function.
+    pub waiting: usize,
+    /// What the calls of others take, one after the other.
+    pub work_of_others: Duration,
+}
+
+impl From<usize> for Ahead {
+    /// Nobody else's.
+    fn from(waiting: usize) -> Self {
+        Self { waiting, work_of_others: Duration::ZERO }
+    }
 }
 
 impl Forecast {
@@ -51,14 +68,20 @@ impl Forecast {
         }
     }
 
-    /// How long one more call would wait for its turn, behind so many that wait; nothing when nothing is known.
-    pub fn wait(&self, waiting: usize) -> Duration {
-        self.average.unwrap_or_default().saturating_mul(number(waiting).saturating_add(1)) / self.places
+    /// What so many calls take, one after the other.
+    pub fn work(&self, calls: usize) -> Duration {
+        self.average.unwrap_or_default().saturating_mul(number(calls))
+    }
+
+    /// How long one more call would wait for its turn, behind those; nothing when nothing is known.
+    pub fn wait(&self, ahead: impl Into<Ahead>) -> Duration {
+        let Ahead { waiting, work_of_others } = ahead.into();
+        self.work(waiting.saturating_add(1)).saturating_add(work_of_others) / self.places
     }
 
     /// Whether a call that has so much time would have its turn too late to be answered.
-    pub fn is_late(&self, waiting: usize, time: Duration) -> bool {
-        let needed = self.wait(waiting).saturating_mul(MARGIN).saturating_add(self.average.unwrap_or_default());
+    pub fn is_late(&self, ahead: impl Into<Ahead>, time: Duration) -> bool {
+        let needed = self.wait(ahead).saturating_mul(MARGIN).saturating_add(self.average.unwrap_or_default());
         needed > time
     }
 }
@@ -87,6 +110,16 @@ mod tests {
         assert_eq!(forecast.wait(0), 2 * SECOND, "one that runs has to end");
         assert_eq!(forecast.wait(1), 4 * SECOND);
         assert_eq!(forecast.wait(5), 12 * SECOND);
+    }
+
+    #[test]
+    fn calls_of_other_functions_take_their_own_time() {
+        let mut forecast = Forecast::new(2);
+        forecast.learn(4 * SECOND);
+        let ahead = Ahead { waiting: 1, work_of_others: 10 * SECOND };
+        assert_eq!(forecast.wait(ahead), 9 * SECOND);
+        assert!(forecast.is_late(ahead, 21 * SECOND));
+        assert!(!forecast.is_late(ahead, 22 * SECOND));
     }
 
     #[test]

@@ -6,14 +6,15 @@
 //!
 //! From the bottom up: `envelope` and `verdict` judge what a function wrote, and know nothing of processes; `process`
 //! runs one process and leaves nothing behind; `standby` says which are started before their call, and `reserve` does so;
-//! `forecast` says who would come too late and `memory_forecast` what calls take, `executor` decides when they run; `rpc`
+//! `forecast` says who would come too late and `memory_forecast` what calls take, `executor` decides when they run, in one
+//! of the `places`; `rpc`
 //! speaks gRPC; `announcement` tells the runner that it does; `serve` wires it together.
 //! `applets` are the other programs that this one is when it is called by their names.
 
 pub mod announcement;
 pub mod applets;
 pub mod call;
-mod container_memory;
+pub mod container_memory;
 pub mod entrypoint;
 pub mod envelope;
 pub mod errors;
@@ -23,12 +24,14 @@ pub mod forecast;
 mod load;
 pub mod log;
 pub mod log_excerpt;
-mod memory;
+pub mod memory;
 pub mod memory_forecast;
 pub mod metrics;
 pub mod metrics_server;
+pub mod places;
 pub mod process;
 pub mod reserve;
+pub mod reserves;
 pub mod rpc;
 pub mod serve;
 pub mod standby;

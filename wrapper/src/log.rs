@@ -1,4 +1,4 @@
-//! Structured lines on stderr, key=value, as the runner writes them.
+//! Structured lines on stderr, key=value or JSON, as the runner writes them.
 //!
 //! Levels follow `--verbosity`: 0 errors, 1 warnings too, 2 one line per call, 3 and more what happens inside. A reader
 //! of stderr that is gone, or that does not read, must never stop a call: lines that cannot be written are lost.
@@ -6,10 +6,11 @@
 use std::fmt::{Display, Write as _};
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 static VERBOSITY: AtomicU8 = AtomicU8::new(2);
+static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 pub enum Level {
@@ -27,8 +28,18 @@ pub fn is_enabled(level: Level) -> bool {
     level as u8 <= VERBOSITY.load(Ordering::Relaxed)
 }
 
-/// A line that is being put together.
-pub struct Line(Option<String>);
+/// Each line is an object from now on.
+pub fn set_json() {
+    IS_JSON.store(true, Ordering::Relaxed);
+}
+
+/// A line that is being put together; nothing when its level is not wanted.
+pub struct Line(Option<Text>);
+
+struct Text {
+    text: String,
+    is_json: bool,
+}
 
 impl Line {
     pub fn new(level: Level, event: &str) -> Self {
@@ -41,23 +52,21 @@ impl Line {
             Level::Info => "info",
             Level::Debug => "debug",
         };
-        Self(Some(format!("timestamp={}", timestamp(SystemTime::now())))).with("level", name).with("event", event)
+        let text = Text { text: String::new(), is_json: IS_JSON.load(Ordering::Relaxed) };
+        Self(Some(text)).with("timestamp", timestamp(SystemTime::now())).with("level", name).with("event", event)
     }
 
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Display) -> Self {
         if let Some(line) = &mut self.0 {
-            let value = value.to_string();
-            let is_plain = !value.is_empty()
-                && value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'=' && byte != b'\\');
-            let _ = if is_plain { write!(line, " {key}={value}") } else { write!(line, " {key}={}", quoted(&value)) };
+            line.add(key, &value.to_string());
         }
         self
     }
 
     pub fn write(self) {
-        if let Some(mut line) = self.0 {
-            line.push('\n');
+        if let Some(line) = self.0 {
+            let line = line.finished();
             let mut stderr = std::io::stderr().lock();
             for part in line.as_bytes().chunks(libc::PIPE_BUF) {
                 if !takes_bytes(stderr.as_raw_fd()) || stderr.write_all(part).is_err() {
@@ -65,6 +74,31 @@ impl Line {
                 }
             }
         }
+    }
+}
+
+impl Text {
+    fn add(&mut self, key: &str, value: &str) {
+        let before = match (self.is_json, self.text.is_empty()) {
+            (true, true) => "{",
+            (true, false) => ", ",
+            (false, true) => "",
+            (false, false) => " ",
+        };
+        let is_plain = !value.is_empty()
+            && value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'=' && byte != b'\\');
+        let text = &mut self.text;
+        let _ = if self.is_json {
+            write!(text, "{before}\"{key}\": {}", quoted(value, |text, code| write!(text, "\\u{code:04x}")))
+        } else if is_plain {
+            write!(text, "{before}{key}={value}")
+        } else {
+            write!(text, "{before}{key}={}", quoted(value, |text, code| write!(text, "\\x{code:02x}")))
+        };
+    }
+
+    fn finished(self) -> String {
+        self.text + if self.is_json { "}\n" } else { "\n" }
     }
 }
 
@@ -77,7 +111,7 @@ fn takes_bytes(descriptor: RawFd) -> bool {
 }
 
 /// On one line, and without anything that a terminal would obey.
-fn quoted(value: &str) -> String {
+fn quoted(value: &str, control: impl Fn(&mut String, u32) -> std::fmt::Result) -> String {
     let mut text = String::from("\"");
     for character in value.chars() {
         match character {
@@ -86,7 +120,7 @@ fn quoted(value: &str) -> String {
             '\r' => text.push_str("\\r"),
             '\t' => text.push_str("\\t"),
             character if character.is_control() => {
-                let _ = write!(text, "\\x{:02x}", u32::from(character));
+                let _ = control(&mut text, u32::from(character));
             }
             character => text.push(character),
         }
@@ -160,11 +194,21 @@ mod tests {
 
     #[test]
     fn values_that_need_it_are_quoted() {
-        let line = Line(Some(String::new()))
+        assert_eq!(rendered(false), "a=plain b=\"two words\\n\\\"x\\\"\" c=\"\" d=\"\\x1b[31m\"\n");
+    }
+
+    #[test]
+    fn a_line_may_be_an_object() {
+        let expected = r#"{"a": "plain", "b": "two words\n\"x\"", "c": "", "d": "\u001b[31m"}"#;
+        assert_eq!(rendered(true).trim_end(), expected);
+    }
+
+    fn rendered(is_json: bool) -> String {
+        let line = Line(Some(Text { text: String::new(), is_json }))
             .with("a", "plain")
             .with("b", "two words\n\"x\"")
             .with("c", "")
             .with("d", "\x1b[31m");
-        assert_eq!(line.0.unwrap(), r#" a=plain b="two words\n\"x\"" c="" d="\x1b[31m""#);
+        line.0.unwrap().finished()
     }
 }

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use libc::POLLIN;
 
-use crate::load::Counts;
 use crate::log::{Level, Line};
+use crate::places::Places;
 use crate::process::Bell;
 use crate::process::child::{Function, WaitingChild, watch};
-use crate::standby::{Identity, Standby, Take, Terms};
+use crate::reserves::Leave;
+use crate::standby::{Identity, Load, Standby, Take, Terms};
 
 const STACK: usize = 128 * 1024;
 /// How long a call waits for a process that is just being started, before it starts one itself.
@@ -22,9 +23,13 @@ const LONGEST_START: Duration = Duration::from_secs(1);
 /// How long the end of this program waits for that of the last process.
 const LONGEST_END: Duration = Duration::from_secs(1);
 
+/// Told once why the function is not kept in standby: what it did.
+pub type Unfit = Box<dyn Fn(&str) + Send + Sync>;
+
 pub struct Reserve {
     function: Arc<Function>,
-    counts: Arc<Counts>,
+    unfit: Unfit,
+    places: Arc<Places>,
     state: Mutex<State>,
     /// A start is over, or the thread is.
     change: Condvar,
@@ -44,10 +49,11 @@ pub struct Census {
 
 impl Reserve {
     /// With a thread that attends to it; nothing is started as yet.
-    pub fn open(function: Arc<Function>, counts: Arc<Counts>, terms: Terms) -> io::Result<Arc<Self>> {
+    pub fn open(function: Arc<Function>, places: Arc<Places>, terms: Terms, unfit: Unfit) -> io::Result<Arc<Self>> {
         let state = State { standby: Standby::new(terms, Instant::now()), is_attended: true };
         let state = Mutex::new(state);
-        let reserve = Arc::new(Self { function, counts, state, change: Condvar::new(), bell: Bell::new()? });
+        let reserve = Arc::new(Self { function, unfit, places, state, change: Condvar::new(), bell: Bell::new()? });
+        reserve.places.reserves.join(&reserve);
         let attendant = Arc::clone(&reserve);
         thread::Builder::new().name("standby".into()).stack_size(STACK).spawn(move || {
             attendant.attend();
@@ -85,11 +91,11 @@ impl Reserve {
         let (is_news, ended) = self.lock().standby.mark(identity);
         drop(ended);
         if is_news {
-            self.tell(what);
+            (self.unfit)(&format!("it {what} before its input came"));
         }
     }
 
-    /// A call cannot start its process for lack of memory, processes or descriptors: these end. False if there are none.
+    /// These end, for what they hold. False if there are none.
     pub fn give_way(&self) -> bool {
         let ended = self.lock().standby.give_way();
         !ended.is_empty()
@@ -102,12 +108,51 @@ impl Reserve {
 
     /// An answer has left: now is the time to start the next process.
     pub fn refill(&self) {
-        let mut state = self.lock();
-        state.standby.answered();
-        if state.standby.next_start(self.counts.load(), Instant::now()) {
-            drop(state);
+        self.is_due();
+        self.retry();
+    }
+
+    /// An answer has left, but now is not the time.
+    pub fn is_due(&self) {
+        self.lock().standby.answered();
+    }
+
+    /// What was due may be started now.
+    pub fn retry(&self) {
+        // Also while the newest one still settles: the thread looks again when it has.
+        if self.lock().standby.is_wanting(Instant::now()) {
             self.bell.ring();
         }
+    }
+
+    /// Whether one would be started now, if there were no others.
+    pub fn wants_start(&self, load: Load, now: Instant) -> bool {
+        self.lock().standby.wants_start(load, now)
+    }
+
+    /// It is, if that is still so.
+    pub fn begin_start(&self, load: Load, now: Instant) -> bool {
+        self.lock().standby.next_start(load, now)
+    }
+
+    /// None is started before the next call.
+    pub fn renounce(&self) {
+        self.lock().standby.renounce();
+    }
+
+    /// For how long a CPU has a process of these to start, if it has one.
+    pub fn busy_until(&self, now: Instant) -> Option<Instant> {
+        self.lock().standby.busy_until(now)
+    }
+
+    /// When the function was called last, how many of these there are, and how many more in a moment.
+    pub fn holdings(&self) -> (Instant, usize, usize) {
+        self.lock().standby.holdings()
+    }
+
+    /// The oldest one is to be ended.
+    pub fn give_up_one(&self) -> Option<WaitingChild> {
+        self.lock().standby.give_up_one()
     }
 
     /// End them all, and start no other.
@@ -151,12 +196,12 @@ impl Reserve {
                 drop(ended);
                 continue;
             }
-            if state.standby.is_starting() || state.standby.next_start(self.counts.load(), now) {
-                drop(state);
-                self.start();
-                continue;
+            drop(state);
+            match self.places.reserves.ask(self, self.places.load()) {
+                Leave::Now => self.start(),
+                Leave::At(moment) => self.sleep(Some(moment)),
+                Leave::No => self.sleep(None),
             }
-            self.sleep(state, now);
         }
     }
 
@@ -178,23 +223,18 @@ impl Reserve {
         self.change.notify_all();
     }
 
-    /// Until something happens.
-    fn sleep(&self, state: MutexGuard<'_, State>, now: Instant) {
+    /// Until something happens, or that moment.
+    fn sleep(&self, until: Option<Instant>) {
+        let (state, now) = (self.lock(), Instant::now());
         let mut watched = vec![watch(self.bell.descriptor(), POLLIN)];
         watched.extend(state.standby.waiting().flat_map(|(process, _)| process.watched()));
-        let timeout = state.standby.next_event(now).map_or(-1, |event| milliseconds(event.duration_since(now)));
+        let event = state.standby.next_event(now).into_iter().chain(until).min();
+        let timeout = event.map_or(-1, |event| milliseconds(event.saturating_duration_since(now)));
         drop(state);
         // A process that is taken meanwhile may wake this thread once more, which does no harm.
         // SAFETY: an array of as many entries as is said.
         unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, timeout) };
         self.bell.silence();
-    }
-
-    fn tell(&self, what: &str) {
-        Line::new(Level::Info, "the function is not kept in standby")
-            .with("function", self.function.entrypoint.name())
-            .with("because", format_args!("it {what} before its input came"))
-            .write();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -25,10 +25,13 @@ use crate::log::{self, Level, Line};
 use crate::memory;
 use crate::metrics::Metrics;
 use crate::metrics_server;
+use crate::places::Places;
 use crate::process::child::Function;
 use crate::process::family::Family;
+use crate::reserve::Unfit;
 use crate::rpc::evaluate::{Evaluation, max_resource_list};
 use crate::rpc::health::Health;
+use crate::rpc::messages::ServingStatus;
 use crate::rpc::router::router;
 use crate::standby::Terms;
 use crate::token::Token;
@@ -210,9 +213,12 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
         max_output: max_resource_list(settings.message_limit),
         message_limit: settings.message_limit,
     };
-    let executed = Function { entrypoint, family: Arc::clone(&family) };
+    let executed = Function { entrypoint, family: Arc::clone(&family), is_configured: false };
     let metrics = Arc::<Metrics>::default();
-    let executor = Executor::new(executed, limits, settings.standby, Arc::clone(&metrics));
+    let places = Places::new(settings.max_parallel, settings.max_memory);
+    let unfit = unfit(function.clone());
+    let standby_terms = settings.standby.map(|terms| (terms, unfit));
+    let executor = Executor::new(executed, places, limits, standby_terms, Arc::clone(&metrics));
     let evaluation = Arc::new(Evaluation {
         executor: executor.map_err(|error| Failure(1, format!("no process can be kept in standby: {error}")))?,
         metrics,
@@ -229,7 +235,7 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
     let standing_by = Arc::clone(&evaluation);
     // A call with a trace would not use the first one, and who traces one call traces all.
     tokio::spawn(async move { standing_by.executor.keep_standby(!standing_by.passes_trace_on).await });
-    let health = Arc::new(Health::new());
+    let health = Arc::new(Health::new(ServingStatus::Serving));
     let end = until_signal(Arc::clone(&health), Arc::clone(&evaluation), settings.shutdown_timeout, stop);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     Line::new(Level::Info, "serving")
@@ -256,6 +262,15 @@ async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) 
     served.map_err(|error| Failure(1, format!("the server failed: {error}")))?;
     Line::new(Level::Info, "stopped").with("seconds", started.elapsed().as_secs()).write();
     Ok(())
+}
+
+fn unfit(function: String) -> Unfit {
+    Box::new(move |why| {
+        Line::new(Level::Info, "the function is not kept in standby")
+            .with("function", &function)
+            .with("because", why)
+            .write();
+    })
 }
 
 /// All addresses, of IPv6 as well where there is one.

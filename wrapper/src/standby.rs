@@ -19,6 +19,8 @@ pub type Identity = [i64; 7];
 
 /// So long a new process counts as being started: it loads its code, and needs a CPU for that.
 const SETTLING: Duration = Duration::from_millis(50);
+/// A start that takes longer waits for something else than a CPU.
+const LONGEST_WORK: Duration = Duration::from_secs(1);
 
 /// How many, and for how long.
 pub struct Terms {
@@ -41,6 +43,7 @@ pub struct Standby<P> {
     /// Oldest first.
     waiting: VecDeque<Waiting<P>>,
     start: Start,
+    start_began: Instant,
     /// An answer has left, and no call has come since.
     is_due: bool,
     called: Instant,
@@ -84,6 +87,7 @@ impl<P> Standby<P> {
             terms,
             waiting: VecDeque::new(),
             start: Start::None,
+            start_began: now,
             is_due: false,
             called: now,
             marked: None,
@@ -137,12 +141,18 @@ impl<P> Standby<P> {
         self.is_due = true;
     }
 
+    /// Whether one would be started now.
+    pub fn wants_start(&self, load: Load, now: Instant) -> bool {
+        let has_cpu = load.waiting == 0 && load.running < self.terms.cpus;
+        has_cpu && !self.is_starting() && self.settled_at(now).is_none() && self.lacks(now)
+    }
+
     /// Whether one is to be started now.
     pub fn next_start(&mut self, load: Load, now: Instant) -> bool {
-        let has_cpu = load.waiting == 0 && load.running < self.terms.cpus;
-        let starts = has_cpu && !self.is_starting() && self.settled_at(now).is_none() && self.lacks(now);
+        let starts = self.wants_start(load, now);
         if starts {
             self.start = Start::UnderWay;
+            self.start_began = now;
         }
         starts
     }
@@ -160,7 +170,36 @@ impl<P> Standby<P> {
     /// There is no such process.
     pub fn start_failed(&mut self) {
         self.start = Start::None;
+        self.renounce();
+    }
+
+    /// None is started before the next call.
+    pub fn renounce(&mut self) {
         self.is_due = false;
+    }
+
+    /// When the function was called last, how many processes it holds, and how many more it will in a moment.
+    pub fn holdings(&self) -> (Instant, usize, usize) {
+        (self.called, self.waiting.len(), usize::from(self.is_starting()))
+    }
+
+    /// The oldest one is to be ended, and none is started before the next call.
+    pub fn give_up_one(&mut self) -> Option<P> {
+        self.renounce();
+        Some(self.waiting.pop_front()?.process)
+    }
+
+    /// For how long a CPU has a process to start, if it has one.
+    pub fn busy_until(&self, now: Instant) -> Option<Instant> {
+        if self.is_starting() {
+            return Some(now + SETTLING).filter(|_| now < self.start_began + LONGEST_WORK);
+        }
+        self.settled_at(now)
+    }
+
+    /// Whether one is to be started as soon as that may be.
+    pub fn is_wanting(&self, now: Instant) -> bool {
+        !self.is_starting() && self.lacks(now)
     }
 
     /// A process of this file ended or wrote before its input came. Whether that is news, and who is to be ended.
@@ -183,7 +222,7 @@ impl<P> Standby<P> {
 
     /// A call lacks what they hold: all are to be ended, and the next one is started after the next answer.
     pub fn give_way(&mut self) -> Vec<P> {
-        self.is_due = false;
+        self.renounce();
         self.remove(|_| true)
     }
 
@@ -263,6 +302,34 @@ mod tests {
 
     fn taken(what: Take<u32>) -> Taken<u32> {
         Taken { what, ended: Vec::new() }
+    }
+
+    #[test]
+    fn a_start_is_work_for_others_unless_it_hangs() {
+        let now = Instant::now();
+        let mut standby = standby(2, now);
+        assert_eq!(standby.busy_until(now), None);
+        standby.answered();
+        assert!(standby.next_start(QUIET, now));
+        assert_eq!(standby.busy_until(now), Some(now + SETTLING));
+        assert_eq!((standby.busy_until(now + LONGEST_WORK), standby.is_starting()), (None, true));
+        standby.started(1, FILE, now).unwrap();
+        assert_eq!(standby.busy_until(now), Some(now + SETTLING));
+        assert_eq!(standby.busy_until(now + SETTLING), None);
+    }
+
+    #[test]
+    fn what_is_wanted_while_the_newest_one_settles_is_wanted_still() {
+        let begin = Instant::now();
+        let (mut standby, _) = with(2, &[1, 2], begin);
+        // Each was started a second after the other.
+        let newest = begin + Duration::from_secs(1);
+        let taken = newest + Duration::from_millis(1);
+        assert!(matches!(standby.take(Some(FILE), taken).what, Take::Process(1)));
+        assert!(!standby.is_wanting(taken), "its answer has not left");
+        standby.answered();
+        assert!(standby.is_wanting(taken) && !standby.wants_start(QUIET, taken));
+        assert_eq!(standby.next_event(taken), Some(newest + SETTLING));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Threads that run one job after the other: at most so many, started when they are needed, gone when they are not.
 //!
 //! A thread that is done takes the next job at once, without a detour by the event loop (ADR 7 has what that brings).
-//! First come, first served: nobody passes a job that does not fit into the memory yet, and one that never does runs
-//! alone. A job that nobody wants any more is taken out of the line.
+//! Each function has a line of its own, first come, first served, and the lines take turns, so that a flood of calls of one
+//! function delays the others by one turn each. Nobody passes a job whose turn it is and that does not fit into the memory
+//! yet; one that never does runs alone. A job that nobody wants any more is taken out of its line.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,8 @@ const IDLE: Duration = Duration::from_secs(60);
 const STACK: usize = 512 * 1024;
 
 type Job = Box<dyn FnOnce() + Send>;
+/// Whose jobs wait in one line.
+pub type LineNumber = usize;
 
 pub struct Workers {
     limit: usize,
@@ -30,7 +33,10 @@ struct Line {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Waiting>,
+    /// By function, the one whose turn is next first; none is empty.
+    lines: VecDeque<(LineNumber, VecDeque<Waiting>)>,
+    /// Jobs in all of them.
+    waiting: usize,
     last_number: u64,
     threads: usize,
     idle: usize,
@@ -48,6 +54,7 @@ struct Waiting {
 /// A job in line; dropping it takes the job out, if it did not begin.
 pub struct Queued {
     line: Arc<Line>,
+    line_number: LineNumber,
     number: u64,
 }
 
@@ -62,9 +69,14 @@ impl Workers {
     }
 
     /// A job, and the memory that it is expected to take. Fails when there is no thread to run it, and none can be started.
-    pub fn submit(&self, memory: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<Queued> {
+    pub fn submit(
+        &self,
+        line_number: LineNumber,
+        memory: u64,
+        job: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<Queued> {
         let mut state = self.line.lock();
-        if state.idle <= state.waiting.len() && state.threads < self.limit {
+        if state.idle <= state.waiting && state.threads < self.limit {
             let line = Arc::clone(&self.line);
             let started = thread::Builder::new().name("function".into()).stack_size(STACK).spawn(move || line.work());
             match started {
@@ -75,10 +87,10 @@ impl Workers {
         }
         state.last_number += 1;
         let number = state.last_number;
-        state.waiting.push_back(Waiting { number, memory, job: Box::new(job) });
+        state.put(line_number, Waiting { number, memory, job: Box::new(job) });
         drop(state);
         self.line.arrival.notify_one();
-        Ok(Queued { line: Arc::clone(&self.line), number })
+        Ok(Queued { line: Arc::clone(&self.line), line_number, number })
     }
 }
 
@@ -113,7 +125,7 @@ impl Line {
             let (woken, timeout) = self.arrival.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.idle -= 1;
-            if timeout.timed_out() && state.waiting.is_empty() {
+            if timeout.timed_out() && state.waiting == 0 {
                 state.threads -= 1;
                 return None;
             }
@@ -132,22 +144,47 @@ impl State {
     /// Whether there is room for the one whose turn it is.
     fn has_turn(&self, memory_limit: u64) -> bool {
         let fits = |next: &Waiting| self.running == 0 || self.memory.saturating_add(next.memory) <= memory_limit;
-        self.waiting.front().is_some_and(fits)
+        self.lines.front().and_then(|(_, line)| line.front()).is_some_and(fits)
+    }
+
+    fn put(&mut self, line_number: LineNumber, job: Waiting) {
+        self.waiting += 1;
+        match self.lines.iter_mut().find(|(number, _)| *number == line_number) {
+            Some((_, line)) => line.push_back(job),
+            None => self.lines.push_back((line_number, VecDeque::from([job]))),
+        }
     }
 
     fn take(&mut self, memory_limit: u64) -> Option<Waiting> {
-        let next = if self.has_turn(memory_limit) { self.waiting.pop_front() } else { None }?;
+        let (line_number, mut line) = if self.has_turn(memory_limit) { self.lines.pop_front() } else { None }?;
+        let next = line.pop_front()?;
+        if !line.is_empty() {
+            self.lines.push_back((line_number, line));
+        }
+        self.waiting -= 1;
         self.running += 1;
         self.memory = self.memory.saturating_add(next.memory);
         Some(next)
+    }
+
+    /// Out of its line, if it is still in it.
+    fn remove(&mut self, line_number: LineNumber, number: u64) -> Option<Waiting> {
+        let place = self.lines.iter().position(|(known, _)| *known == line_number)?;
+        let (_, line) = &mut self.lines[place];
+        let position = line.iter().position(|waiting| waiting.number == number)?;
+        let left = line.remove(position);
+        if line.is_empty() {
+            self.lines.remove(place);
+        }
+        self.waiting -= 1;
+        left
     }
 }
 
 impl Drop for Queued {
     fn drop(&mut self) {
         let mut state = self.line.lock();
-        let position = state.waiting.iter().position(|waiting| waiting.number == self.number);
-        let left = position.and_then(|position| state.waiting.remove(position));
+        let left = state.remove(self.line_number, self.number);
         if left.is_some() {
             self.line.wake_another(&state);
         }
@@ -169,7 +206,7 @@ mod tests {
         let queued: Vec<_> = (0..20)
             .map(|number| {
                 let sender = sender.clone();
-                workers.submit(0, move || sender.send(number).unwrap()).unwrap()
+                workers.submit(0, 0, move || sender.send(number).unwrap()).unwrap()
             })
             .collect();
         assert_eq!((0..20).map(|_| receiver.recv().unwrap()).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
@@ -178,14 +215,31 @@ mod tests {
     }
 
     #[test]
+    fn lines_take_turns_and_within_one_the_first_comes_first() {
+        let workers = Workers::new(1, u64::MAX);
+        let (block, blocked) = mpsc::channel::<()>();
+        let (sender, receiver) = mpsc::channel();
+        let _first = workers.submit(9, 0, move || blocked.recv().unwrap()).unwrap();
+        let submit = |line, name: &'static str| {
+            let sender = sender.clone();
+            workers.submit(line, 0, move || sender.send(name).unwrap()).unwrap()
+        };
+        let _flood = ["a1", "a2", "a3"].map(|name| submit(1, name));
+        let _others = [submit(2, "b1"), submit(3, "c1"), submit(2, "b2")];
+        block.send(()).unwrap();
+        assert_eq!([(); 6].map(|()| receiver.recv().unwrap()), ["a1", "b1", "c1", "a2", "b2", "a3"]);
+        assert!(workers.line.lock().lines.is_empty());
+    }
+
+    #[test]
     fn a_job_that_is_dropped_in_line_never_runs() {
         let workers = Workers::new(1, u64::MAX);
         let (block, blocked) = mpsc::channel::<()>();
         let (sender, receiver) = mpsc::channel();
-        let _first = workers.submit(0, move || blocked.recv().unwrap()).unwrap();
+        let _first = workers.submit(0, 0, move || blocked.recv().unwrap()).unwrap();
         let never = sender.clone();
-        drop(workers.submit(0, move || never.send("never").unwrap()).unwrap());
-        let _last = workers.submit(0, move || sender.send("last").unwrap()).unwrap();
+        drop(workers.submit(0, 0, move || never.send("never").unwrap()).unwrap());
+        let _last = workers.submit(0, 0, move || sender.send("last").unwrap()).unwrap();
         block.send(()).unwrap();
         assert_eq!(receiver.recv().unwrap(), "last");
     }
@@ -194,8 +248,8 @@ mod tests {
     fn a_job_that_panics_costs_nobody_else() {
         let workers = Workers::new(1, u64::MAX);
         let (sender, receiver) = mpsc::channel();
-        let _broken = workers.submit(0, || panic!("a defect, for the test")).unwrap();
-        let _next = workers.submit(0, move || sender.send("next").unwrap()).unwrap();
+        let _broken = workers.submit(0, 0, || panic!("a defect, for the test")).unwrap();
+        let _next = workers.submit(0, 0, move || sender.send("next").unwrap()).unwrap();
         assert_eq!(receiver.recv().unwrap(), "next");
     }
 
@@ -219,7 +273,7 @@ mod tests {
                 says.send(name).unwrap();
                 let _ = ended.recv();
             };
-            (self.workers.submit(memory, job).unwrap(), end)
+            (self.workers.submit(0, memory, job).unwrap(), end)
         }
 
         fn began(&self, count: usize) -> Vec<&'static str> {

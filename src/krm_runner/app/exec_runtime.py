@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from krm_runner.app.shares import parallel_functions
 from krm_runner.core.standby import StandbyLimits
 from krm_runner.evaluators.executable import ExecutableEvaluator
 from krm_runner.evaluators.function_file import FunctionFile
@@ -14,8 +15,12 @@ from krm_runner.process.spawn import Spawner
 from krm_runner.rpc.evaluate import max_resource_list
 from krm_runner.settings import StandbySettings
 
-_PARALLEL_PER_CPU = 2
-"""With one alone a CPU idles whenever a function ends and the next is on its way (docs/performance.md)."""
+
+def read_function_file(path: Path, *, required: bool, functions: Path, default_prefix: str) -> FunctionFile:
+    """Which executables there are; ConfigurationError when the file is broken."""
+    file = FunctionFile(path, required=required, functions=functions, default_prefix=default_prefix)
+    file.load()
+    return file
 
 
 class ExecRuntime:
@@ -36,16 +41,15 @@ class ExecRuntime:
         standby: StandbySettings | None = None,
     ) -> None:
         """Without settings for it, no process is kept in standby, whatever the configuration file says."""
-        self.functions = FunctionFile(
+        self.functions = read_function_file(
             config, required=config_is_required, functions=functions, default_prefix=default_prefix
         )
-        self.functions.load()
         cpus = usable_cpus()
         spawner = Spawner(environment)
         spawner.become_subreaper()
         self.executor = Executor(
             spawner,
-            max_parallel=max_parallel or _PARALLEL_PER_CPU * cpus,
+            max_parallel=parallel_functions(max_parallel),
             max_waiting=max_waiting,
             max_memory=max_memory,
             standby=StandbyLimits(cpus=cpus, max_age=standby.max_age, idle=standby.idle) if standby else None,
@@ -59,10 +63,6 @@ class ExecRuntime:
             default_standby=standby.default if standby else 0,
         )
         self.functions.on_change = self.evaluator.functions_changed
-
-    def background(self) -> list[Coroutine[None, None, None]]:
-        """What goes on while a service runs."""
-        return [self.functions.watch(), self.executor.reap_strays()]
 
     def stop_standby(self) -> None:
         """No process waits for its input any more; calls go on, each with a process of its own."""

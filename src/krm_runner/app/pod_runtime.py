@@ -13,6 +13,7 @@ import structlog
 
 from krm_runner.app.images import open_images
 from krm_runner.core.errors import ConfigurationError, KrmRunnerError
+from krm_runner.core.held_call import HealthAsker
 from krm_runner.core.image_metadata import Platform
 from krm_runner.core.json_object import JsonObject
 from krm_runner.core.pod_cache_config import FunctionConfig
@@ -28,6 +29,7 @@ from krm_runner.kube.own_namespace import own_namespace
 from krm_runner.kube.reflector import Reflector
 from krm_runner.pods.addresses import Addresses, AddressKind
 from krm_runner.pods.announcements import hear_announcements
+from krm_runner.pods.channels import Channels
 from krm_runner.pods.evidence import Evidence
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.keeper import Keeper
@@ -54,9 +56,9 @@ class OpenPodRuntime(Protocol):
     """Starts it, with what tells how it does."""
 
     def __call__(
-        self, *, metrics: PodMetrics, evaluations: EvaluationMetrics
+        self, *, metrics: PodMetrics, evaluations: EvaluationMetrics, asker: HealthAsker | None = None
     ) -> AbstractAsyncContextManager[PodRuntime]:
-        """Everything at work, until the context ends."""
+        """Everything at work, until the context ends; `asker` has the connections to pods, if not this process."""
         ...
 
 
@@ -116,6 +118,7 @@ async def _open_pod_runtime(
     tokens: PodTokens,
     metrics: PodMetrics,
     evaluations: EvaluationMetrics,
+    asker: HealthAsker | None = None,
 ) -> AsyncGenerator[PodRuntime]:
     """Everything, at work. ConfigurationError when no cluster is known or a file is broken.
 
@@ -146,7 +149,7 @@ async def _open_pod_runtime(
             tokens=tokens,
             functions=functions,
             metrics=metrics,
-            message_limit=limit,
+            channels=Channels(limit, tokens.token_of, asker),
             start_timeout=pods.start_timeout,
             scan_interval=pods.scan_interval,
         )

@@ -5,29 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
 
 from krm_runner import __version__
 from krm_runner.app import memory
-from krm_runner.app.exec_runtime import ExecRuntime
-from krm_runner.core.bearer_tokens import BearerTokens
+from krm_runner.app.exec_runtime import ExecRuntime, read_function_file
+from krm_runner.app.front_port import FrontPort, find_front
+from krm_runner.app.own_port import OwnPort, read_security
+from krm_runner.app.port import Port
+from krm_runner.app.shares import function_memory
+from krm_runner.core.errors import ServeError
 from krm_runner.core.evaluation import Evaluator
-from krm_runner.core.request_budget import RequestBudget
-from krm_runner.evaluators.chain import ChainEvaluator
-from krm_runner.evaluators.executable import ExecutableEvaluator
-from krm_runner.files.kept_files import KeptFiles
-from krm_runner.process.executor import Executor
-from krm_runner.process.memory_limit import usable_memory
+from krm_runner.evaluators.function_file import FunctionFile
+from krm_runner.front.pod_questions import PodQuestions
 from krm_runner.process.spawn import initial_environment
-from krm_runner.rpc.evaluate import EvaluateHandler
-from krm_runner.rpc.server import GrpcServer
-from krm_runner.rpc.server_certificates import ServerCertificates
-from krm_runner.settings import ExecSettings, PodSettings, SecuritySettings, Settings
+from krm_runner.settings import ExecSettings, PodSettings, Settings
 from krm_runner.telemetry import exporters, logs
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.pod_metrics import PodMetrics
@@ -36,108 +32,128 @@ if TYPE_CHECKING:
     from krm_runner.app.pod_runtime import OpenPodRuntime, PodRuntime
 
 _log = structlog.get_logger("krm_runner")
-_SHARE_OF_REQUESTS = 4
-"""An answer takes as much again as its request, and whoever has both may need a third copy for a moment."""
-_SHARE_OF_FUNCTIONS = 2
 
 
 async def serve(settings: Settings) -> None:
-    """Run the service until a signal ends it. ConfigurationError and ServeError when it cannot start."""
+    """Run the service until a signal ends it. ConfigurationError and ServeError when it cannot start, or go on."""
     logs.configure(level=settings.log.level, log_format=settings.log.format)
     memory.keep_freed_memory()
 
     # What can be wrong with files is found out before anything is started.
-    exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None else None
+    front = find_front(settings)
+    # Local functions are executed by whoever has the port; here there is only what their file says, then.
+    exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None and front is None else None
+    functions = exec_runtime.functions if exec_runtime is not None else _functions(settings)
     open_pod_runtime = _pod_runtime(settings.pod, settings) if settings.pod is not None else None
-    security = _security(settings.security)
+    security = read_security(settings.security)
 
     telemetry = exporters.start(settings.exporters)
     metrics = EvaluationMetrics(telemetry.meter)
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, telemetry.close)
-        # Exec first, always: only a function that it does not know goes on to the next.
-        evaluators: list[Evaluator] = []
         if exec_runtime is not None:
             stack.callback(exec_runtime.close)
-            evaluators.append(exec_runtime.evaluator)
-            _observe(exec_runtime.executor, metrics)
         pod_runtime: PodRuntime | None = None
+        # Who has the connections to pods asks them, too.
+        questions = PodQuestions() if front is not None else None
         if open_pod_runtime is not None:
-            opening = open_pod_runtime(metrics=PodMetrics(telemetry.meter), evaluations=metrics)
+            opening = open_pod_runtime(metrics=PodMetrics(telemetry.meter), evaluations=metrics, asker=questions)
             pod_runtime = await stack.enter_async_context(opening)
-            evaluators.append(pod_runtime.evaluator)
-        if not evaluators:
-            _log.warning("every runtime is disabled: all calls will be answered with NOT_FOUND")
-        handler = EvaluateHandler(
-            ChainEvaluator(evaluators),
-            metrics=metrics,
-            tracer=telemetry.tracer,
-            message_limit=settings.server.max_message_bytes,
-            budget=RequestBudget(settings.server.max_request_memory or usable_memory() // _SHARE_OF_REQUESTS),
-            default_timeout=settings.server.default_timeout,
-            default_prefix=settings.server.default_image_prefix,
-            log_payloads=settings.log.level >= logs.PAYLOADS,
-            accepted_tokens=security.accepted_tokens,
+        pods: list[Evaluator] = [] if pod_runtime is None else [pod_runtime.evaluator]
+        port: Port
+        # Exec first, always: only a function that it does not know goes on to the next.
+        if front is None or questions is None:
+            port = OwnPort(
+                settings,
+                pods if exec_runtime is None else [exec_runtime.evaluator, *pods],
+                exec_runtime=exec_runtime,
+                security=security,
+                metrics=metrics,
+                tracer=telemetry.tracer,
+            )
+        else:
+            port = FrontPort(
+                settings,
+                front,
+                pods,
+                functions=functions,
+                questions=questions,
+                metrics=metrics,
+                tracer=telemetry.tracer,
+            )
+            stack.push_async_callback(port.close)
+        signals = _Signals(
+            reload=functions.reload if functions is not None else _ignore,
+            # A front ends with its functions when the link to this process does.
+            last_words=exec_runtime.executor.kill_all if exec_runtime is not None else _ignore,
         )
-        await _serve_until_told(
-            settings, handler, evaluators, security=security, exec_runtime=exec_runtime, pod_runtime=pod_runtime
-        )
+        with _one_reason():
+            await _serve_until_told(
+                settings, port, signals, functions=functions, pod_runtime=pod_runtime, security=security.in_words
+            )
     _log.info("stopped")
 
 
 async def _serve_until_told(
     settings: Settings,
-    handler: EvaluateHandler,
-    evaluators: Sequence[Evaluator],
+    port: Port,
+    signals: _Signals,
     *,
-    security: _Security,
-    exec_runtime: ExecRuntime | None,
+    functions: FunctionFile | None,
     pod_runtime: PodRuntime | None,
+    security: str,
 ) -> None:
-    server = GrpcServer(
-        handler,
-        port=settings.server.port,
-        message_limit=settings.server.max_message_bytes,
-        certificates=security.certificates,
-        health_port=settings.security.health_port,
-    )
-    signals = _Signals(
-        reload=exec_runtime.functions.reload if exec_runtime else _ignore,
-        last_words=exec_runtime.executor.kill_all if exec_runtime else _ignore,
-    )
+    runtimes = [name for name, runtime in (("exec", settings.exec), ("pod", settings.pod)) if runtime is not None]
+    if not runtimes:
+        _log.warning("every runtime is disabled: all calls will be answered with NOT_FOUND")
+    warming_up = pod_runtime if settings.pod is not None and settings.pod.wait_for_warm_up else None
+    # Before the first question can come: whoever asks at once is not to be told otherwise.
+    port.set_serving(warming_up is None)
     async with asyncio.TaskGroup() as background:
-        loops = [background.create_task(memory.give_back_when_idle(lambda: handler.calls_arrived))]
-        if exec_runtime is not None:
-            loops += [background.create_task(loop) for loop in exec_runtime.background()]
-        loops += [background.create_task(loop) for loop in security.background()]
-        await server.start()
+        await port.start()
+        loops = [background.create_task(memory.give_back_when_idle(lambda: port.calls_arrived))]
+        loops += [background.create_task(loop) for loop in port.background()]
+        if functions is not None:
+            loops.append(background.create_task(functions.watch()))
         memory.settle_objects()
-        waits_for_warm_up = settings.pod is not None and settings.pod.wait_for_warm_up
-        becoming_ready = background.create_task(_become_ready(server, pod_runtime if waits_for_warm_up else None))
+        becoming_ready = background.create_task(_become_ready(port, warming_up))
         _log.info(
             "serving",
             version=__version__,
-            port=server.port,
-            runtimes=",".join(evaluator.runtime for evaluator in evaluators) or "none",
-            images=len(exec_runtime.functions.table.executables) if exec_runtime else 0,
-            security=security.in_words,
+            port=port.number,
+            front=port.front,
+            runtimes=",".join(runtimes) or "none",
+            images=len(functions.table.executables) if functions is not None else 0,
+            security=security,
         )
         received = await signals.wait()
         becoming_ready.cancel()
-        _log.info("stopping", signal=received, calls=handler.calls_under_way)
-        if exec_runtime is not None:
-            exec_runtime.stop_standby()
-        await server.stop(lame_duck=settings.server.shutdown_delay, total=settings.server.shutdown_timeout)
+        _log.info("stopping", signal=received, calls=port.calls_under_way)
+        await port.stop(lame_duck=settings.server.shutdown_delay, total=settings.server.shutdown_timeout)
         for loop in loops:
             loop.cancel()
 
 
-async def _become_ready(server: GrpcServer, warming_up: PodRuntime | None) -> None:
-    """At once, or when every function was warmed up or has failed to: each start has its own deadline."""
+@contextmanager
+def _one_reason() -> Generator[None]:
+    """Of whatever ended the service, the first that was meant to be told."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        told: BaseException | None = group.subgroup(ServeError)
+        while isinstance(told, BaseExceptionGroup):
+            told = told.exceptions[0]
+        if told is None:
+            raise
+        raise told from group
+
+
+async def _become_ready(port: Port, warming_up: PodRuntime | None) -> None:
+    """If not yet: when every function was warmed up or has failed to, since each start has its own deadline."""
     if warming_up is not None:
         await warming_up.warm_up.done.wait()
-    server.set_serving(True)
+        port.set_serving(True)
 
 
 def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime:
@@ -150,8 +166,20 @@ def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime
         message_limit=all_settings.server.max_message_bytes,
         max_parallel=settings.max_parallel,
         max_waiting=settings.max_waiting,
-        max_memory=settings.max_memory or usable_memory() // _SHARE_OF_FUNCTIONS,
+        max_memory=function_memory(settings.max_memory),
         standby=settings.standby,
+    )
+
+
+def _functions(settings: Settings) -> FunctionFile | None:
+    local = settings.exec
+    if local is None:
+        return None
+    return read_function_file(
+        local.config,
+        required=local.config_is_required,
+        functions=local.functions,
+        default_prefix=settings.server.default_image_prefix,
     )
 
 
@@ -160,54 +188,6 @@ def _pod_runtime(pods: PodSettings, all_settings: Settings) -> OpenPodRuntime:
     from krm_runner.app.pod_runtime import prepare_pod_runtime  # noqa: PLC0415
 
     return prepare_pod_runtime(pods, all_settings)
-
-
-@dataclass(frozen=True, slots=True)
-class _Security:
-    """What callers need to be let in; nothing, mostly."""
-
-    certificates: ServerCertificates | None
-    tokens: KeptFiles[BearerTokens] | None
-
-    @property
-    def accepted_tokens(self) -> Callable[[], BearerTokens] | None:
-        """None when no token is asked for."""
-        tokens = self.tokens
-        return None if tokens is None else lambda: tokens.current
-
-    @property
-    def in_words(self) -> str:
-        """For the log."""
-        transport = "plain text"
-        if self.certificates is not None:
-            transport = "mutual TLS" if self.certificates.wants_clients_certificates else "TLS"
-        return transport if self.tokens is None else f"{transport}, tokens"
-
-    def background(self) -> list[Coroutine[object, object, None]]:
-        """What follows the files; never returns."""
-        return [kept.keep() for kept in (self.certificates, self.tokens) if kept is not None]
-
-
-def _security(settings: SecuritySettings) -> _Security:
-    files, tokens = settings.certificates, settings.tokens
-    return _Security(
-        certificates=ServerCertificates(files.certificate, files.key, settings.client_cas) if files else None,
-        tokens=KeptFiles([tokens], parse=lambda found: BearerTokens.parse(found[0], source=str(tokens)))
-        if tokens
-        else None,
-    )
-
-
-def _observe(executor: Executor, metrics: EvaluationMetrics) -> None:
-    executor.on_turn = lambda seconds: metrics.waited(seconds, runtime=ExecutableEvaluator.runtime)
-    metrics.observe_executions(
-        running=lambda: executor.running, waiting=lambda: executor.waiting, memory=lambda: executor.memory
-    )
-    executor.on_ended = lambda function, origin, seconds: metrics.executed(
-        function=function, process=origin, seconds=seconds
-    )
-    if executor.standby is not None:
-        metrics.observe_standby(waiting=executor.standby.waiting, memory=executor.standby.memory)
 
 
 class _Signals:

@@ -51,9 +51,13 @@ class KubernetesInvalidError(KubernetesError):
 class KubernetesUnavailableError(KubernetesError):
     """The API server is away, overloaded or too slow: a retry may help."""
 
-    def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int = 0, retry_after: float | None = None, is_sent: bool = True
+    ) -> None:
+        """`is_sent`: it may have done what it was asked, and only its answer is missing."""
         super().__init__(message, status=status)
         self.retry_after = retry_after
+        self.is_sent = is_sent
 
 
 class EvaluationError(KrmRunnerError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from krm_runner.core.held_call import HeldCall, PassedOn
 from krm_runner.core.image_ref import ImageRef
 
 
@@ -22,6 +23,8 @@ class EvaluationRequest:
     """The runtime that has the call, said by the chain; empty while none has it."""
     trace: tuple[tuple[str, str], ...] = ()
     """The headers of its trace, for whoever executes it elsewhere; none when nothing is traced."""
+    held: HeldCall | None = None
+    """Stands for the resource list, which is empty then, where somebody else holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class EvaluationResult:
     """The pod that executed it, where one did."""
     failed_results: tuple[str, ...] = field(default=())
     """Results of severity error that the function reported although it succeeded, one line each."""
+    passed_on: PassedOn | None = None
+    """How large the answer was that a held call's caller has already; output and log are empty then."""
 
 
 class Evaluator(Protocol):

@@ -21,8 +21,8 @@ from krm_runner.core.pod_facts import PodFacts
 from krm_runner.core.pod_failure import Failed
 from krm_runner.core.pod_status import PodStatus, Ready, Starting, Terminating, pod_status
 from krm_runner.core.pool_terms import PodState
-from krm_runner.core.secret import Secret
 from krm_runner.pods.addresses import Addresses
+from krm_runner.pods.channels import Channels
 from krm_runner.pods.cold_start import ANNOUNCED, HEALTHY, INITIALIZED, RUNNING, SCHEDULED, Milestones, waits_for
 from krm_runner.rpc.wrapper_channel import Target, WrapperChannel
 
@@ -49,8 +49,7 @@ class Attendant:
         pod: JsonObject,
         *,
         addresses: Addresses,
-        message_limit: int,
-        token: Callable[[PodFacts], Secret | None],
+        channels: Channels,
         changed: Callable[[Attendant], None],
     ) -> None:
         self.facts = facts
@@ -67,8 +66,7 @@ class Attendant:
         self.verdict: Failed | None = None
         """Why it is given up, once that is known: it is to be deleted."""
         self._addresses = addresses
-        self._message_limit = message_limit
-        self._token = token
+        self._channels = channels
         self._changed = changed
         self._channel: WrapperChannel | None = None
         self._target: Target | None = None
@@ -199,9 +197,7 @@ class Attendant:
         if self._channel is not None and self._target == target:
             return
         channel, self._target = self._channel, target
-        self._channel = WrapperChannel(
-            target, pod=self.facts.name, message_limit=self._message_limit, token=lambda: self._token(self.facts)
-        )
+        self._channel = self._channels.open(target, pod=self.facts.name, facts=lambda: self.facts)
         if channel is not None:
             await channel.close("another way to it is tried")
 

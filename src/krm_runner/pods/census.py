@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from krm_runner.core.json_object import JsonObject
 from krm_runner.core.pod_facts import PodFacts, facts_of
 from krm_runner.core.pod_status import Terminating
-from krm_runner.core.secret import Secret
 from krm_runner.kube.reflector import ChangeKind
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.attendant import Attendant
+from krm_runner.pods.channels import Channels
 
 
 class Census:
@@ -24,15 +24,13 @@ class Census:
         self,
         *,
         addresses: Addresses,
-        message_limit: int,
-        token: Callable[[PodFacts], Secret | None],
+        channels: Channels,
         came: Callable[[Attendant], None],
         changed: Callable[[Attendant], None],
         gone: Callable[[Attendant, str], None],
     ) -> None:
         self._addresses = addresses
-        self._message_limit = message_limit
-        self._token = token
+        self._channels = channels
         self._on_come = came
         self._on_change = changed
         self._on_gone = gone
@@ -85,8 +83,7 @@ class Census:
                 facts,
                 pod,
                 addresses=self._addresses,
-                message_limit=self._message_limit,
-                token=self._token,
+                channels=self._channels,
                 changed=self._changed_by_itself,
             )
             self._on_come(attendant)

@@ -43,6 +43,7 @@ from krm_runner.core.pool_terms import (
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.attendant import Attendant
 from krm_runner.pods.census import Census
+from krm_runner.pods.channels import Channels
 from krm_runner.pods.evidence import Evidence
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.launcher import Launch, Launcher
@@ -78,15 +79,14 @@ class Keeper:
         tokens: PodTokens,
         functions: FunctionLimits,
         metrics: PodMetrics,
-        message_limit: int,
+        channels: Channels,
         start_timeout: float,
         scan_interval: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.census = Census(
             addresses=addresses,
-            message_limit=message_limit,
-            token=tokens.token_of,
+            channels=channels,
             came=self._came,
             changed=self._changed,
             gone=self._gone,

@@ -339,8 +339,8 @@ class Launcher:
             made = await self._api.create(self._services, attempt.manifests.service, timeout=attempt.seconds)
         except KubernetesConflictError as conflict:
             found = await self._find(f"{self._services}/{name}", attempt, conflict)
-        except KubernetesUnavailableError:
-            attempt.has_lost_service = True
+        except KubernetesUnavailableError as error:
+            attempt.has_lost_service |= error.is_sent
             raise
         else:
             return _Service(_uid(made), is_new=True)

@@ -33,11 +33,16 @@ def details_of(trailers: Iterable[tuple[str, str | bytes]]) -> Details | None:
     """Nothing when the status is not one of ours: made by gRPC itself, or by something else on the way."""
     for name, value in trailers:
         if name == DETAILS_KEY and isinstance(value, bytes):
-            try:
-                return _read(RpcStatus.FromString(value))
-            except DecodeError:
-                return None
+            return read_details(value)
     return None
+
+
+def read_details(value: bytes) -> Details | None:
+    """The same of the one trailer that has them."""
+    try:
+        return _read(RpcStatus.FromString(value))
+    except DecodeError:
+        return None
 
 
 def _read(status: RpcStatus) -> Details | None:

@@ -31,6 +31,23 @@ _LAST_GRACE = 0.5
 _ALONE_ON_THE_PORT = ("grpc.so_reuseport", 0)
 
 
+class HealthPort:
+    """Health alone, in plain text, on a port of its own."""
+
+    def __init__(self, health: Health, *, port: int) -> None:
+        self._server = grpc.aio.server(options=(_ALONE_ON_THE_PORT,))
+        self._server.add_generic_rpc_handlers((health.handler(),))
+        _listen(self._server, port, None)
+
+    async def start(self) -> None:
+        """Accept connections."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """At once."""
+        await self._server.stop(grace=None)
+
+
 class GrpcServer:
     """Listens on one port; in plain text, as Porch speaks it, unless it is given certificates."""
 
@@ -64,16 +81,12 @@ class GrpcServer:
             )
         )
         self.port = _listen(self._server, port, certificates)
-        self._health_server: grpc.aio.Server | None = None
-        if health_port:
-            self._health_server = grpc.aio.server(options=(_ALONE_ON_THE_PORT,))
-            self._health_server.add_generic_rpc_handlers((self._health.handler(),))
-            _listen(self._health_server, health_port, None)
+        self._health_port = HealthPort(self._health, port=health_port) if health_port else None
 
     async def start(self) -> None:
         """Accept connections; health says NOT_SERVING until it is told otherwise."""
-        if self._health_server is not None:
-            await self._health_server.start()
+        if self._health_port is not None:
+            await self._health_port.start()
         await self._server.start()
 
     def set_serving(self, serving: bool) -> None:
@@ -98,8 +111,8 @@ class GrpcServer:
             if not done:
                 _log.warning("time is over: calls are cancelled", calls=self._evaluate.calls_under_way)
                 self._evaluate.stop_calls()
-        if self._health_server is not None:
-            await self._health_server.stop(grace=None)
+        if self._health_port is not None:
+            await self._health_port.stop()
 
 
 def _listen(server: grpc.aio.Server, port: int, certificates: ServerCertificates | None) -> int:
@@ -111,4 +124,9 @@ def _listen(server: grpc.aio.Server, port: int, certificates: ServerCertificates
         return server.add_secure_port(address, certificates.credentials())
     except RuntimeError as error:
         also = "" if certificates is None else ", or gRPC does not take its certificate"
-        raise ServeError(f"cannot listen on port {port}: it is in use, or not allowed to this user{also}") from error
+        raise ServeError(f"{cannot_listen(port)}{also}") from error
+
+
+def cannot_listen(port: int) -> str:
+    """In words."""
+    return f"cannot listen on port {port}: it is in use, or not allowed to this user"

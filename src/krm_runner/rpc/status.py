@@ -75,6 +75,12 @@ class Status:
     message: str
     details: bytes
 
+    @property
+    def number(self) -> int:
+        """The code, as it is sent."""
+        number: int = self.code.value[0]
+        return number
+
 
 def code_of(error: EvaluationError) -> grpc.StatusCode:
     """The error's code: its own if it came from elsewhere, else that of its class, or its nearest ancestor's."""

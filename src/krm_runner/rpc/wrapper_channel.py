@@ -4,6 +4,9 @@ Calls share it, and a warm call costs what a bare gRPC call costs. Whatever goes
 wrapper's own error, passed on as it is (RemoteError); the end of the call's time (DeadlineExceededError); a pod that
 cannot be reached or was lost in the middle (PodLostError), with whether the function may have been started.
 
+A call whose message is held elsewhere goes by a connection of whoever holds it, and is told in the same ways; where
+calls are held, there is no other connection: the pod is asked by that one, too, whether it serves.
+
 A gRPC channel that could not connect waits longer and longer, up to minutes after a name that was not known, and goes
 on trying although nobody asks. So such a channel is thrown away, and the next call begins with a new one.
 """
@@ -11,6 +14,7 @@ on trying although nobody asks. So such a channel is thrown away, and the next c
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -20,24 +24,27 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from krm_runner.core.bearer_tokens import HEADER, authorization
-from krm_runner.core.errors import DeadlineExceededError, EvaluationError, PodLostError, RemoteError
+from krm_runner.core.errors import EvaluationError
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
+from krm_runner.core.held_call import Destination, HealthAsker, HeldCall, NoAnswer, ReturnedStatus
 from krm_runner.core.secret import Secret
 from krm_runner.rpc import wire
 from krm_runner.rpc.connection_trouble import Trouble, trouble_of
 from krm_runner.rpc.evaluate import METHOD
 from krm_runner.rpc.health import SERVICE_NAME as HEALTH_SERVICE
 from krm_runner.rpc.health import SERVING
-from krm_runner.rpc.remote_status import Details, details_of
+from krm_runner.rpc.remote_status import details_of
+from krm_runner.rpc.wrapper_answers import WrapperAnswers, code_of
 
 _CHECK = f"/{HEALTH_SERVICE}/Check"
 _WHOLE_SERVER = b""
 """A HealthCheckRequest with the empty name."""
 
-_RUNTIME = "pod"
-_ENDING = "SHUTTING_DOWN"
 _SILENCE = "it does not answer"
 _NEXT_LOOK_AT_THE_NAME = 0.2
+
+_connections = itertools.count(1)
+"""Numbers of the connections of held calls, never used again."""
 
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
     # Otherwise channels to one address share a connection, and its troubles.
@@ -102,11 +109,16 @@ class WrapperChannel:
         pod: str,
         message_limit: int,
         token: Callable[[], Secret | None] = lambda: None,
+        asker: HealthAsker | None = None,
     ) -> None:
-        """`token` is asked for every call what the pod wants to be shown."""
+        """`token` is asked for every call what the pod wants to be shown; `asker` is whoever holds calls."""
         self._target = target
         self._token = token
-        self._pod = pod
+        self._asker = asker
+        self._answers = WrapperAnswers(pod=pod, message_limit=message_limit)
+        self._destination = Destination(next(_connections), target.address, target.authority)
+        self._disconnect: Callable[[Destination], None] | None = None
+        """Only once a held call went this way."""
         # An answer of the wrapper is at most so large, and gRPC counts nothing but the message itself.
         self._message_limit = message_limit
         self._link: _Link | None = None
@@ -138,21 +150,23 @@ class WrapperChannel:
         started = asyncio.get_running_loop().time()
         timeout = request.deadline - started
         if timeout <= 0:
-            raise DeadlineExceededError(request.image, after=0, pod=self._pod)
+            raise self._answers.too_late(request, after=0)
         if self._closed:
-            raise self._lost(request, Trouble(self._closed, reached=False))
+            raise self._answers.lost(request, Trouble(self._closed, reached=False))
+        if request.held is not None:
+            return await self._forward(request, request.held, started)
         link = self._open()
         cancellations = _cancellations()
         link.calls += 1
         try:
             message = wire.encode_request(request.image, request.resource_list)
             metadata = (*self._authorization, *request.trace) or None
-            return self._result(request, await link.evaluate(message, timeout=timeout, metadata=metadata))
+            return self._answers.result(request, await link.evaluate(message, timeout=timeout, metadata=metadata))
         except grpc.aio.AioRpcError as error:
             raise await self._failure(request, error, link, started) from error
         except asyncio.CancelledError as cancelled:
             if self._is_ended_by_us(cancellations):
-                raise self._lost(request, Trouble(self._closed, reached=True)) from cancelled
+                raise self._answers.lost(request, Trouble(self._closed, reached=True)) from cancelled
             raise
         finally:
             link.calls -= 1
@@ -166,8 +180,25 @@ class WrapperChannel:
         links = {*self._dropped, *({self._link} if self._link else ())}
         self._link = None
         self._dropped.clear()
+        if self._asker is not None:
+            self._asker.disconnect(self._destination)
+        if self._disconnect is not None:
+            self._disconnect(self._destination)
         for link in links:
             await link.close()
+
+    async def _forward(self, request: EvaluationRequest, held: HeldCall, started: float) -> EvaluationResult:
+        """By whoever has the call's message, on a connection of theirs."""
+        loop = asyncio.get_running_loop()
+        self._disconnect = held.disconnect
+        headers = (*self._authorization, *request.trace)
+        try:
+            outcome = await held.forward(self._destination, timeout=request.deadline - started, headers=headers)
+        except TimeoutError as error:
+            raise self._answers.too_late(request, after=loop.time() - started) from error
+        if self._closed and isinstance(outcome, NoAnswer):
+            raise self._answers.lost(request, Trouble(self._closed, reached=True))
+        return self._answers.of_held_call(request, outcome, after=loop.time() - started)
 
     @property
     def _authorization(self) -> tuple[tuple[str, str], ...]:
@@ -199,6 +230,8 @@ class WrapperChannel:
         """What `ask_health` says, or why there is no connection."""
         if self._closed:
             return self._closed
+        if self._asker is not None:
+            return await self._ask(self._asker, timeout, patiently=wait_for_ready)
         link = self._open()
         cancellations = _cancellations()
         link.calls += 1
@@ -211,13 +244,10 @@ class WrapperChannel:
             )
             return _health_in_words(answer)
         except grpc.aio.AioRpcError as error:
-            code, text = error.code(), error.details() or ""
-            trouble = trouble_of(code, text)
-            if trouble is not None and trouble.is_unnamed:
+            said = _status_in_words(error.code(), error.details() or "")
+            if isinstance(said, Trouble) and said.is_unnamed:
                 await self._drop(link)
-            if trouble is None and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                return f"it answers {code.name}: {text}"
-            return trouble or _SILENCE
+            return said
         except asyncio.CancelledError:
             if self._is_ended_by_us(cancellations):
                 return self._closed
@@ -226,76 +256,45 @@ class WrapperChannel:
             link.calls -= 1
             await self._bury(link)
 
-    def _result(self, request: EvaluationRequest, message: bytes) -> EvaluationResult:
-        try:
-            resource_list, log = wire.decode_response(message)
-        except wire.WireError as error:
-            raise RemoteError(
-                request.image,
-                code=grpc.StatusCode.INTERNAL.name,
-                message=f'function "{request.image}": what pod "{self._pod}" answered is no response: {error}',
-                facts={"pod": self._pod},
-            ) from error
-        return EvaluationResult(resource_list=resource_list, log=bytes(log), runtime=_RUNTIME)
+    async def _ask(self, asker: HealthAsker, timeout: float, *, patiently: bool) -> str | Trouble:
+        """The same of a pod whose connection is somebody else's."""
+        headers = self._authorization
+        answer = await asker.ask(self._destination, timeout=max(0.0, timeout), headers=headers, patiently=patiently)
+        if self._closed:
+            return self._closed
+        match answer:
+            case NoAnswer(why, reached, is_unnamed):
+                return Trouble(why, reached, is_unnamed)
+            case ReturnedStatus(code, text):
+                return _status_in_words(code_of(code), text)
+            case _:
+                return _health_in_words(answer)
 
     async def _failure(
         self, request: EvaluationRequest, error: grpc.aio.AioRpcError, link: _Link, started: float
     ) -> EvaluationError:
         """The one error that stands for a status."""
-        code, text = error.code(), error.details() or ""
         details = details_of((str(name), value) for name, value in error.trailing_metadata())
-        if details is not None:
-            return self._answered(request, code, text, details)
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineExceededError(
-                request.image, after=asyncio.get_running_loop().time() - started, pod=self._pod
-            )
-        trouble = trouble_of(code, text)
-        if trouble is None:
-            return self._foreign(request, code, text)
-        if not trouble.reached:
+        after = asyncio.get_running_loop().time() - started
+        failure = self._answers.failure(request, error.code(), error.details() or "", details, after=after)
+        if isinstance(failure, EvaluationError):
+            return failure
+        if not failure.reached:
             await self._drop(link)
-        return self._lost(request, trouble)
-
-    def _answered(
-        self, request: EvaluationRequest, code: grpc.StatusCode, text: str, details: Details
-    ) -> EvaluationError:
-        if code is grpc.StatusCode.UNAUTHENTICATED:
-            # Not the caller's fault: the pod's token is another than its annotations say.
-            return self._lost(request, Trouble("it does not accept this runner's token", reached=False))
-        if details.reason == _ENDING:
-            reached = details.facts.get("started") != "false"
-            return self._lost(request, Trouble("it is shutting down", reached))
-        return RemoteError(
-            request.image,
-            code=code.name,
-            message=text,
-            reason=details.reason,
-            facts={**details.facts, "pod": self._pod},
-            retry_after=details.retry_after,
-        )
-
-    def _foreign(self, request: EvaluationRequest, code: grpc.StatusCode, text: str) -> EvaluationError:
-        """Not in the words of a wrapper: of gRPC itself, of a proxy, or of another program."""
-        if "Received message larger than max" in text:
-            text = (
-                f"its answer is larger than the limit of {self._message_limit} bytes set by --max-request-body-size; "
-                "the pod was started with another one"
-            )
-        return RemoteError(
-            request.image,
-            code=code.name,
-            message=f'function "{request.image}": pod "{self._pod}" answered {code.name}: {text}',
-            facts={"pod": self._pod},
-        )
-
-    def _lost(self, request: EvaluationRequest, trouble: Trouble) -> PodLostError:
-        return PodLostError(request.image, pod=self._pod, why=trouble.why, reached=trouble.reached)
+        return self._answers.lost(request, failure)
 
 
 def _cancellations() -> int:
     task = asyncio.current_task()
     return task.cancelling() if task else 0
+
+
+def _status_in_words(code: grpc.StatusCode, text: str) -> str | Trouble:
+    """Of a question that was not answered."""
+    trouble = trouble_of(code, text)
+    if trouble is None and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"it answers {code.name}: {text}"
+    return trouble or _SILENCE
 
 
 def _health_in_words(answer: bytes) -> str:

@@ -16,8 +16,12 @@ from krm_runner.settings.security import SecuritySettings, optional_path, securi
 from krm_runner.settings.serve_flags import SERVE_FLAGS
 from krm_runner.settings.wrapper import DeliveryName, wrapper_delivery
 from krm_runner.telemetry.exporters import METRICS_EXPORTERS, OTLP_PROTOCOLS, TRACES_EXPORTERS, ExporterChoice
+from krm_runner.telemetry.logs import PAYLOADS
 
 T = TypeVar("T")
+
+FrontChoice = Literal["auto", "off"] | Path
+"""Which program has the port: krm-front if it is there, none, or the one at this path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class ServerSettings:
     shutdown_delay: float
     shutdown_timeout: float
     default_image_prefix: str
+    front: FrontChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,15 @@ class Settings:
     registries: RegistrySettings
     security: SecuritySettings
 
+    @property
+    def obstacle_to_a_front(self) -> str:
+        """The flag that needs this process to have the port itself; empty when there is none."""
+        if self.security.certificates is not None:
+            return "--tls-cert-file"
+        if self.security.tokens is not None:
+            return "--auth-token-file"
+        return f"--log-level={PAYLOADS}" if self.log.level >= PAYLOADS else ""
+
 
 def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """The settings of `krm-runner serve ARGV`; ConfigurationError with one line when they make no sense."""
@@ -122,10 +136,11 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         shutdown_delay=value("shutdown-delay", float),
         shutdown_timeout=value("shutdown-timeout", float),
         default_image_prefix=value("default-image-prefix", str),
+        front=cast(FrontChoice, flags.values["front"]),
     )
     _check_server(server)
     disabled = cast(frozenset[str], flags.values["disable-runtimes"])
-    return Settings(
+    found = Settings(
         server=server,
         log=LogSettings(level=value("log-level", int), format=cast(Literal["text", "json"], value("log-format", str))),
         exporters=_exporters(environment),
@@ -134,6 +149,9 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         registries=registry_settings(flags),
         security=security_settings(flags, port=server.port),
     )
+    if isinstance(server.front, Path) and (obstacle := found.obstacle_to_a_front):
+        raise ConfigurationError(f"--front={server.front} cannot be used with {obstacle}; leave out one of the two")
+    return found
 
 
 def _check_server(server: ServerSettings) -> None:

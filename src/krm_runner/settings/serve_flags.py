@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
 
 from krm_runner.core.duration import duration, positive_duration
 from krm_runner.core.standby import MAX_PER_FUNCTION
@@ -32,6 +34,16 @@ def _runtimes(text: str) -> frozenset[str]:
     if not names <= set(RUNTIMES):
         raise ValueError("runtimes separated by commas, of " + ", ".join(RUNTIMES))
     return names
+
+
+def _front(text: str) -> Literal["auto", "off"] | Path:
+    if text == "auto":
+        return "auto"
+    if text == "off":
+        return "off"
+    if not text:
+        raise ValueError("auto, off or the path of krm-front")
+    return Path(text)
 
 
 def _ip_and_port(text: str) -> tuple[str, int] | None:
@@ -85,6 +97,9 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         "0",
         "bytes of all requests under way (0: a quarter of this container's memory)",
         integer(0, 1 << 50),
+    ),
+    Flag(
+        "front", GENERIC, "auto", "program that has the port: auto (krm-front if it is there), off, or its path", _front
     ),
     Flag("functions", EXEC, "./functions", "directory of the executables"),
     Flag("config", EXEC, "./config.yaml", "file that says which executable serves which image"),

@@ -19,6 +19,7 @@ class EvaluationMetrics:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
+        self._unseen = 0
         self._evaluations = meter.create_counter(
             "krm_runner.evaluations", description="Evaluations, by image, runtime and gRPC code"
         )
@@ -60,12 +61,29 @@ class EvaluationMetrics:
         """A call came in."""
         self._in_flight.add(1)
 
+    def under_way_unseen(self, count: int) -> None:
+        """So many calls are under way now that were not told by `arrived`."""
+        self._in_flight.add(count - self._unseen)
+        self._unseen = count
+
     def evaluated(
-        self, *, image: str, runtime: str, code: str, seconds: float, request_bytes: int, response_bytes: int
+        self,
+        *,
+        image: str,
+        runtime: str,
+        code: str,
+        seconds: float,
+        request_bytes: int,
+        response_bytes: int,
+        unseen: bool = False,
     ) -> None:
-        """A call was answered. The image is a canonical one: spellings of it are without number."""
+        """A call was answered, `unseen` if it was not told by `arrived`.
+
+        The image is a canonical one: spellings of it are without number.
+        """
         labels = {"image": image if runtime else "", "runtime": runtime, "code": code}
-        self._in_flight.add(-1)
+        if not unseen:
+            self._in_flight.add(-1)
         self._evaluations.add(1, labels)
         self._duration.record(seconds, labels)
         self._request_bytes.add(request_bytes, {"runtime": runtime})

@@ -131,7 +131,9 @@ def runner() -> Iterator[Callable[..., RunnerProcess]]:
     with ExitStack() as stack:
 
         def start(place: InCluster, *flags: str) -> RunnerProcess:
-            return stack.enter_context(RunnerProcess(*flags, prefix=place.prefix, environment=place.environment))
+            return stack.enter_context(
+                RunnerProcess("--front=auto", *flags, prefix=place.prefix, environment=place.environment)
+            )
 
         yield start
 

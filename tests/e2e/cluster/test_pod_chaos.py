@@ -131,7 +131,10 @@ async def test_calls_survive_and_nothing_is_left(site: Site, push: Push, api_rel
         for image in images:
             served(await client.evaluate(image, wish()))
         await eventually(lambda: site.pods() == [] and site.services() == [], what="all is collected", seconds=120)
-        await eventually(lambda: len(open_descriptors(first.pid)) <= descriptors, what="all connections are closed")
+        # Those to the API server are kept for a minute.
+        await eventually(
+            lambda: len(open_descriptors(first.pid)) <= descriptors, what="all connections are closed", seconds=90
+        )
     unexpected = [
         line for runner in site.runners for line in runner.lines if "Traceback" in line or "unexpected" in line
     ]

@@ -21,7 +21,7 @@ const FIELDS: [&str; 3] = ["kind", "apiVersion", "results"];
 const MAX_SHOWN: usize = 200;
 
 /// What the check found out on its way.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Envelope {
     pub results: Vec<FunctionResult>,
 }

@@ -1,5 +1,6 @@
 //! The few shapes of data that the envelope check looks at.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 /// A value of YAML or JSON, as far as anyone asks.
@@ -48,8 +49,12 @@ impl Value {
                 out.push(']');
             }
             Value::Map(entries) => {
+                // Of a key that stands twice the last value counts, in the place of the first.
+                let mut last: HashMap<&str, &Value> =
+                    entries.iter().map(|(key, value)| (key.as_str(), value)).collect();
+                let distinct = entries.iter().filter_map(|(key, _)| Some((key, last.remove(key.as_str())?)));
                 out.push('{');
-                for (index, (key, value)) in entries.iter().enumerate() {
+                for (index, (key, value)) in distinct.enumerate() {
                     out.push_str(if index > 0 { ", " } else { "" });
                     write_json_text(key, out);
                     out.push_str(": ");
@@ -98,5 +103,6 @@ mod tests {
     fn the_last_of_two_keys_counts() {
         let value = Value::Map(vec![("a".into(), Value::Null), ("a".into(), Value::Text("x".into()))]);
         assert_eq!(value.get("a").map(Value::text), Some("x"));
+        assert_eq!(value.to_json(), r#"{"a": "x"}"#);
     }
 }

@@ -23,6 +23,8 @@ const MOST_LOOKED_AT: usize = 32;
 pub struct Function {
     pub entrypoint: Entrypoint,
     pub family: Arc<Family>,
+    /// A file that a configuration names, and that may come and go; else it was there when we started.
+    pub is_configured: bool,
 }
 
 /// With the input on its way into it.
@@ -181,7 +183,7 @@ mod tests {
 
     fn shell(script: &str) -> Function {
         let command = ["/bin/sh", "-c", script].map(Into::into);
-        Function { entrypoint: Entrypoint::find(&command, None).unwrap(), family: Arc::default() }
+        Function { entrypoint: Entrypoint::find(&command, None).unwrap(), family: Arc::default(), is_configured: false }
     }
 
     /// Waits until it has done something, for as long as a busy machine may need.
@@ -244,7 +246,7 @@ mod tests {
         let function = shell("");
         assert_eq!(function.identity(), function.identity());
         let entrypoint = Entrypoint { executable: c"/nonexistent".to_owned(), argv: Vec::new() };
-        assert_eq!(Function { entrypoint, family: Arc::default() }.identity(), None);
+        assert_eq!(Function { entrypoint, family: Arc::default(), is_configured: false }.identity(), None);
         assert!(function.identity().is_some());
     }
 }

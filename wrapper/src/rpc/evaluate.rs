@@ -18,6 +18,7 @@ use tonic_prost::ProstCodec;
 
 use super::announced_size::AnnouncedSize;
 use super::messages::{EvaluateFunctionRequest, EvaluateFunctionResponse};
+use super::router::Evaluator;
 use super::status::status_of;
 use crate::call::Outcome;
 use crate::errors::EvaluationError;
@@ -32,12 +33,13 @@ use crate::verdict::printable;
 pub const SERVICE: &str = "evaluator.FunctionEvaluator";
 pub const METHOD: &str = "/evaluator.FunctionEvaluator/EvaluateFunction";
 
+const RUNTIME: &str = "pod";
 const MAX_SHOWN_IMAGE: usize = 256;
 const MAX_LOGGED_ERROR: usize = 4096;
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(10);
 const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
 /// A hundred years: there is no moment on the clock that is as far away as a caller may ask.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// W3C's names, as headers and, in capitals, as variables of the environment.
 const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
@@ -59,12 +61,12 @@ pub fn max_resource_list(message_limit: usize) -> usize {
     message_limit.saturating_sub(field_overhead(message_limit))
 }
 
-fn field_overhead(size: usize) -> usize {
+pub fn field_overhead(size: usize) -> usize {
     1 + prost::encoding::encoded_len_varint(size as u64)
 }
 
-impl Evaluation {
-    pub async fn serve(self: Arc<Self>, request: http::Request<Body>) -> http::Response<Body> {
+impl Evaluator for Evaluation {
+    async fn serve(self: Arc<Self>, request: http::Request<Body>) -> http::Response<Body> {
         let limit = self.message_limit;
         let (parts, body) = request.into_parts();
         let (body, size) = AnnouncedSize::watch(body);
@@ -76,12 +78,17 @@ impl Evaluation {
         grpc.client_streaming(call, http::Request::from_parts(parts, body)).await
     }
 
-    /// One at all, and not the right one.
-    pub fn is_shown_a_wrong_token(&self, headers: &HeaderMap) -> bool {
+    fn is_shown_a_wrong_token(&self, headers: &HeaderMap) -> bool {
         let is_shown = headers.contains_key(http::header::AUTHORIZATION);
         is_shown && self.token.as_ref().is_some_and(|token| token.fault(headers).is_some())
     }
 
+    fn asked(&self) {
+        self.executor.asked();
+    }
+}
+
+impl Evaluation {
     async fn answer(
         &self,
         record: &mut Record<'_>,
@@ -92,7 +99,7 @@ impl Evaluation {
         if let Some(why) = self.token.as_ref().and_then(|token| token.fault(&call.headers)) {
             return Err(EvaluationError::unauthenticated(why));
         }
-        let ticket = self.executor.enter(record.remaining())?;
+        let ticket = self.executor.enter(&record.image, record.remaining())?;
         let _admitted = ticket.admitted().await;
         // Whoever is admitted and sends nothing keeps others waiting.
         let request = tokio::time::timeout(UPLOAD_TIMEOUT, self.read(call, requests)).await;
@@ -178,11 +185,7 @@ impl Call {
     ) -> Result<Response<EvaluateFunctionResponse>, Status> {
         let evaluation = &*self.evaluation;
         let mut record = Record::new(&evaluation.metrics, evaluation.executor.function());
-        let timeout = timeout_of(&self.headers);
-        // A little earlier than the caller's own timer, so that it is our message that a person sees.
-        let margin = timeout.map_or(Duration::ZERO, |timeout| DEADLINE_MARGIN.min(timeout / 20));
-        let timeout = timeout.unwrap_or(evaluation.default_timeout).min(LONGEST_TIMEOUT);
-        let deadline = record.started + timeout.saturating_sub(margin);
+        let deadline = record.started + time_for(&self.headers, evaluation.default_timeout);
         record.deadline = Some(deadline);
         let mut stopping = evaluation.stopping.clone();
         let answer = tokio::select! {
@@ -203,14 +206,21 @@ impl Call {
             }
             Err(error) => {
                 record.fail(&error);
-                Err(status_of(&error, &record.image))
+                Err(status_of(&error, &record.image, RUNTIME))
             }
         }
     }
 }
 
+/// How long a call has. A little less than the caller's own timer, so that it is our message that a person sees.
+pub fn time_for(headers: &HeaderMap, default: Duration) -> Duration {
+    let timeout = timeout_of(headers);
+    let margin = timeout.map_or(Duration::ZERO, |timeout| DEADLINE_MARGIN.min(timeout / 20));
+    timeout.unwrap_or(default).min(LONGEST_TIMEOUT).saturating_sub(margin)
+}
+
 /// What the caller allows, by gRPC's own header.
-fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
+pub fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = number.parse().ok()?;
@@ -241,7 +251,8 @@ fn trace_environment(headers: &HeaderMap) -> Option<Vec<CString>> {
     Some(environment)
 }
 
-fn shown(image: &str) -> String {
+/// As it stands in messages and logs.
+pub fn shown(image: &str) -> String {
     if image.chars().count() <= MAX_SHOWN_IMAGE {
         return image.to_owned();
     }
@@ -333,7 +344,8 @@ impl Drop for Record<'_> {
     }
 }
 
-fn code_name(code: Code) -> &'static str {
+/// As gRPC spells it.
+pub fn code_name(code: Code) -> &'static str {
     match code {
         Code::InvalidArgument => "INVALID_ARGUMENT",
         Code::Unauthenticated => "UNAUTHENTICATED",

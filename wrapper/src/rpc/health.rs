@@ -26,9 +26,16 @@ type StatusStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status
 type Answer<T> = std::future::Ready<Result<Response<T>, Status>>;
 
 impl Health {
-    pub fn new() -> Self {
-        let (change, status) = watch::channel(ServingStatus::Serving);
+    pub fn new(status: ServingStatus) -> Self {
+        let (change, status) = watch::channel(status);
         Self { status, change: Mutex::new(Some(change)) }
+    }
+
+    /// From now on, until it is something else or the end; every Watch is told.
+    pub fn set(&self, status: ServingStatus) {
+        if let Some(change) = &*self.change.lock().unwrap_or_else(PoisonError::into_inner) {
+            change.send_replace(status);
+        }
     }
 
     /// Not serving from now on; every Watch is told, and ends.
@@ -49,12 +56,6 @@ impl Health {
 
     fn current(&self) -> HealthCheckResponse {
         HealthCheckResponse { status: *self.status.borrow() as i32 }
-    }
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -5,4 +5,4 @@ pub mod evaluate;
 pub mod health;
 pub mod messages;
 pub mod router;
-mod status;
+pub mod status;

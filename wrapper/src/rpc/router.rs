@@ -6,21 +6,33 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::evaluate::{self, Evaluation};
+use super::evaluate;
 use super::health::{self, Health};
 
 /// The descriptors of what is served, for reflection; `make proto` writes them.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 
+/// Who answers `EvaluateFunction`.
+pub trait Evaluator: Send + Sync + 'static {
+    fn serve(self: Arc<Self>, request: Request<Body>) -> impl Future<Output = Response<Body>> + Send;
+
+    /// Whether whoever asks for health shows a token, and not the right one.
+    fn is_shown_a_wrong_token(&self, _headers: &HeaderMap) -> bool {
+        false
+    }
+
+    /// Somebody has been told about health.
+    fn asked(&self) {}
+}
+
 /// Serves everything on the port.
-#[derive(Clone)]
-pub struct Router<V1, V1Alpha> {
-    evaluation: Arc<Evaluation>,
+pub struct Router<E, V1, V1Alpha> {
+    evaluation: Arc<E>,
     health: Arc<Health>,
     reflection: V1,
     old_reflection: V1Alpha,
@@ -39,11 +51,22 @@ impl<S> TonicService for S where
 {
 }
 
+impl<E, V1: Clone, V1Alpha: Clone> Clone for Router<E, V1, V1Alpha> {
+    fn clone(&self) -> Self {
+        Self {
+            evaluation: Arc::clone(&self.evaluation),
+            health: Arc::clone(&self.health),
+            reflection: self.reflection.clone(),
+            old_reflection: self.old_reflection.clone(),
+        }
+    }
+}
+
 /// The evaluator and health as given, and reflection about them.
-pub fn router(
-    evaluation: Arc<Evaluation>,
+pub fn router<E: Evaluator>(
+    evaluation: Arc<E>,
     health: Arc<Health>,
-) -> Router<impl TonicService + Clone + Send + 'static, impl TonicService + Clone + Send + 'static> {
+) -> Router<E, impl TonicService + Clone + Send + 'static, impl TonicService + Clone + Send + 'static> {
     let builder = || tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
     Router {
         evaluation,
@@ -53,7 +76,7 @@ pub fn router(
     }
 }
 
-impl<V1: TonicService, V1Alpha: TonicService> Service<Request<Body>> for Router<V1, V1Alpha> {
+impl<E: Evaluator, V1: TonicService, V1Alpha: TonicService> Service<Request<Body>> for Router<E, V1, V1Alpha> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Answer;
@@ -80,7 +103,7 @@ impl<V1: TonicService, V1Alpha: TonicService> Service<Request<Body>> for Router<
                 let evaluation = Arc::clone(&self.evaluation);
                 Box::pin(async move {
                     let answer = health.serve(&method, request).await;
-                    evaluation.executor.asked();
+                    evaluation.asked();
                     Ok(answer)
                 })
             }

@@ -15,14 +15,13 @@ use crate::errors::EvaluationError;
 
 const TRAILER_BUDGET: usize = 8000;
 const DOMAIN: &str = "krm-runner";
-const RUNTIME: &str = "pod";
 const MAX_FACT_LENGTH: usize = 256;
 const HEADER_OVERHEAD: usize = 32;
 const HALF_A_SECOND: Duration = Duration::from_millis(500);
 
-/// Code, message and details, small enough for a stock client.
-pub fn status_of(error: &EvaluationError, image: &str) -> Status {
-    let facts = [("image", image.to_owned()), ("runtime", RUNTIME.to_owned())].into_iter().chain(error.facts.clone());
+/// Code, message and details, small enough for a stock client; of a call in that runtime.
+pub fn status_of(error: &EvaluationError, image: &str, runtime: &str) -> Status {
+    let facts = [("image", image.to_owned()), ("runtime", runtime.to_owned())].into_iter().chain(error.facts.clone());
     let information = ErrorInfo {
         reason: error.reason.to_owned(),
         domain: DOMAIN.to_owned(),
@@ -112,7 +111,7 @@ mod tests {
     #[test]
     fn whatever_the_message_it_fits() {
         for text in ["x".repeat(100), "x".repeat(100_000), "ä%\n ".repeat(5000), "\u{1f600}".repeat(3000)] {
-            let status = status_of(&EvaluationError::invalid_request(text.clone()), &"i".repeat(5000));
+            let status = status_of(&EvaluationError::invalid_request(text.clone()), &"i".repeat(5000), "pod");
             assert!(sent_size(&status) <= TRAILER_BUDGET, "{}", sent_size(&status));
             if text.len() > 1000 {
                 assert!(sent_size(&status) > TRAILER_BUDGET - 200, "{}", sent_size(&status));
@@ -123,7 +122,7 @@ mod tests {
 
     #[test]
     fn details_carry_code_message_and_reason() {
-        let status = status_of(&EvaluationError::queue_full("f", 3), "image");
+        let status = status_of(&EvaluationError::queue_full("f", 3), "image", "pod");
         let details = RpcStatus::decode(status.details()).unwrap();
         assert_eq!((details.code, details.message.as_str()), (8, status.message()));
         let information = ErrorInfo::decode(details.details[0].value.as_slice()).unwrap();

@@ -1,0 +1,267 @@
+//! One call from its arrival to its answer.
+//!
+//! A call of an image that the runner has said is a local function is executed here at once. Of any other the runner is
+//! asked, and says what to do: execute it, forward it to a pod, refuse it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use tokio::sync::watch;
+use tokio::time::sleep_until;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use wrapper_server::call::Outcome;
+use wrapper_server::errors::EvaluationError;
+use wrapper_server::process::Start;
+use wrapper_server::rpc::evaluate::{LONGEST_TIMEOUT, shown, time_for, timeout_of};
+use wrapper_server::rpc::router::Evaluator;
+
+use crate::functions::{Functions, LocalFunction};
+use crate::incoming::{Budget, Incoming, read};
+use crate::link::Link;
+use crate::messages::{self, Answered, Call, Forwarded, Header, News, Refuse};
+use crate::pods::{Passed, Pods, forward};
+use crate::questions::{Answer, Questions};
+use crate::record::Record;
+use crate::reply::Reply;
+
+const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
+/// The runner's own limit.
+const LONGEST_IMAGE: usize = 1024;
+/// How long after a call's deadline the runner may still tell its caller why.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub struct Front {
+    pub link: Link,
+    pub functions: Functions,
+    pub questions: Arc<Questions>,
+    pub pods: Pods,
+    pub budget: Budget,
+    pub message_limit: usize,
+    pub default_timeout: Duration,
+    /// Turns true when calls that are executed must end.
+    pub cancelling: watch::Receiver<bool>,
+    pub census: Arc<Census>,
+}
+
+/// How many calls there are.
+#[derive(Default)]
+pub struct Census {
+    /// Since the start.
+    pub arrived: AtomicU64,
+    /// Until the last byte of their answer has left.
+    pub present: AtomicUsize,
+    /// Executed without a question to the runner.
+    pub unasked: AtomicUsize,
+}
+
+/// Counts for as long as it lives.
+struct Counted(Arc<Census>, fn(&Census) -> &AtomicUsize);
+
+impl Counted {
+    fn new(census: &Arc<Census>, counter: fn(&Census) -> &AtomicUsize) -> Self {
+        counter(census).fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(census), counter)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        (self.1)(&self.0).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Evaluator for Front {
+    async fn serve(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
+        self.census.arrived.fetch_add(1, Ordering::Relaxed);
+        let present = Counted::new(&self.census, |census| &census.present);
+        let (parts, body) = request.into_parts();
+        match self.answer(&parts.headers, body).await {
+            Ok(reply) => reply.into_response(present),
+            Err(status) => status.into_http(),
+        }
+    }
+}
+
+enum Event {
+    Answer(Answer),
+    Passed(Passed),
+    Silence,
+}
+
+impl Front {
+    async fn answer(&self, headers: &HeaderMap, body: Body) -> Result<Reply, Status> {
+        let mut record = Record::new(self.link.clone(), time_for(headers, self.default_timeout));
+        let announced = AtomicUsize::new(0);
+        let mut cancelling = self.cancelling.clone();
+        let read = tokio::select! {
+            biased;
+            read = read(body, headers, self.message_limit, &announced) => read,
+            () = sleep_until(record.deadline) => {
+                Err(EvaluationError::deadline_exceeded(&record.image, record.started.elapsed()))
+            }
+            _ = cancelling.wait_for(|cancelling| *cancelling) => {
+                Err(EvaluationError::runner_shutting_down(&record.image))
+            }
+        };
+        record.received(announced.into_inner());
+        let incoming = match read {
+            Ok(incoming) => incoming,
+            Err(error) => return Err(record.fail(&error)),
+        };
+        record.received(incoming.message_size());
+        record.image = shown(&incoming.request.image);
+        let length = incoming.request.image.chars().count();
+        if length > LONGEST_IMAGE {
+            // So long a name is not worth a question.
+            let why = format!("the image has {length} characters; {LONGEST_IMAGE} are allowed");
+            let why = format!("\"{}\" is no valid image: {why}", record.image);
+            return Err(record.fail(&EvaluationError::invalid_request(why)));
+        }
+        let _share = match self.budget.enter(&record.image, incoming.message_size()) {
+            Ok(share) => share,
+            Err(error) => return Err(record.fail(&error)),
+        };
+        match self.functions.of_image(&incoming.request.image) {
+            Some(function) => {
+                let _unasked = Counted::new(&self.census, |census| &census.unasked);
+                record.execute(&function.name, None);
+                self.execute(record, &function, incoming.request.resource_list).await
+            }
+            None => self.ask(record, headers, incoming).await,
+        }
+    }
+
+    async fn execute(&self, mut record: Record, function: &LocalFunction, list: Bytes) -> Result<Reply, Status> {
+        let mut cancelling = self.cancelling.clone();
+        let deadline = record.deadline;
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.run(&mut record, function, list) => outcome,
+            () = sleep_until(deadline) => {
+                Err(EvaluationError::deadline_exceeded(&record.image, record.started.elapsed()))
+            }
+            _ = cancelling.wait_for(|cancelling| *cancelling) => {
+                Err(EvaluationError::runner_shutting_down(&record.image))
+            }
+        };
+        match outcome {
+            Ok(outcome) => {
+                record.succeed(&outcome);
+                let reply = Reply::of(outcome, self.message_limit);
+                record.answered(reply.message_size);
+                Ok(reply)
+            }
+            Err(error) => Err(record.fail(&error)),
+        }
+    }
+
+    async fn run(
+        &self,
+        record: &mut Record,
+        function: &LocalFunction,
+        list: Bytes,
+    ) -> Result<Outcome, EvaluationError> {
+        let ticket = function.executor.enter(&record.image, record.remaining())?;
+        let start = Arc::new(Start::new(self.cancelling.clone()));
+        let mut turn = None;
+        let outcome = ticket.run(&record.image, list, None, start, |had| turn = Some(had)).await;
+        if let Some(turn) = turn {
+            record.had_turn(turn);
+        }
+        outcome
+    }
+
+    async fn ask(&self, mut record: Record, headers: &HeaderMap, incoming: Incoming) -> Result<Reply, Status> {
+        let mut question = self.questions.open(&self.link);
+        record.hand_over();
+        self.link.tell(News::Call(call(question.id, &record, headers, &incoming)));
+        let mut forwarding = None;
+        let mut connection = 0;
+        loop {
+            let event = tokio::select! {
+                biased;
+                answer = question.next() => Event::Answer(answer),
+                passed = async { forwarding.as_mut().expect("only then").await }, if forwarding.is_some() => {
+                    Event::Passed(passed)
+                }
+                () = sleep_until(record.deadline + PATIENCE) => Event::Silence,
+            };
+            match event {
+                Event::Answer(Answer::Run(run, edition)) => {
+                    question.settle();
+                    record.execute(&run.function, Some(run.id));
+                    let function = match self.functions.named(&run, &incoming.request.image, edition) {
+                        Ok(function) => function,
+                        Err(error) => {
+                            return Err(
+                                record.fail(&EvaluationError::out_of_resources(&record.image, &error.to_string()))
+                            );
+                        }
+                    };
+                    return self.execute(record, &function, incoming.request.resource_list).await;
+                }
+                Event::Answer(Answer::Forward(order, by)) => {
+                    connection = order.connection;
+                    let passing = forward(by, order, incoming.framed.clone(), self.message_limit);
+                    forwarding = Some(Box::pin(passing));
+                }
+                Event::Answer(Answer::Refuse(refuse)) => {
+                    question.settle();
+                    return Err(status_of(refuse));
+                }
+                Event::Passed(Passed::Answered { framed, log_bytes }) => {
+                    let reply = Reply::passed_on(framed);
+                    let answered = Answered {
+                        response_bytes: reply.message_size as u64,
+                        log_bytes: log_bytes as u64,
+                        seconds: record.started.elapsed().as_secs_f64(),
+                    };
+                    self.tell_of(question.id, connection, messages::Outcome::Answered(answered));
+                    // Not before the runner was told one or the other: it holds the pod until then.
+                    question.settle();
+                    return Ok(reply);
+                }
+                Event::Passed(Passed::Status(status)) => {
+                    forwarding = None;
+                    self.tell_of(question.id, connection, messages::Outcome::Status(status));
+                }
+                Event::Passed(Passed::Trouble(trouble)) => {
+                    forwarding = None;
+                    self.tell_of(question.id, connection, messages::Outcome::Trouble(trouble));
+                }
+                Event::Silence => {
+                    let why = format!("function \"{}\": the runner did not say what becomes of the call", record.image);
+                    return Err(Status::deadline_exceeded(why));
+                }
+            }
+        }
+    }
+
+    fn tell_of(&self, id: u64, connection: u64, outcome: messages::Outcome) {
+        self.link.tell(News::Forwarded(Forwarded { id, connection, outcome: Some(outcome) }));
+    }
+}
+
+fn call(id: u64, record: &Record, headers: &HeaderMap, incoming: &Incoming) -> Call {
+    let timeout =
+        timeout_of(headers).map(|timeout| timeout.min(LONGEST_TIMEOUT).saturating_sub(record.started.elapsed()));
+    let trace = TRACE_HEADERS.iter().filter_map(|name| {
+        let value = headers.get(*name)?.to_str().ok()?;
+        Some(Header { name: (*name).to_owned(), value: value.to_owned() })
+    });
+    Call {
+        id,
+        image: incoming.request.image.clone(),
+        message_bytes: incoming.message_size() as u64,
+        timeout_seconds: timeout.map(|timeout| timeout.as_secs_f64()),
+        headers: trace.collect(),
+    }
+}
+
+fn status_of(refuse: Refuse) -> Status {
+    Status::with_details(Code::from(refuse.code), refuse.message, refuse.details.into())
+}

@@ -1,0 +1,21 @@
+//! The front: it has the runner's port, the messages of callers and the processes of local functions.
+//!
+//! Everything that is decided is decided by the runner (Python), over a socket pair: what an image is, which pod serves a
+//! call, what a caller is told. What it decided once for a local function is remembered, so that further calls of that
+//! image cost the runner nothing but a line of its log. Messages never leave this process but for functions and pods.
+//!
+//! From the bottom up: `messages` and `link` are the conversation with the runner; `incoming` and `reply` the bytes of a
+//! call; `record` what the runner is told about one that was executed here; `functions` executes, by the engine of the
+//! wrapper server; `pods` forwards; `questions` keeps the calls that the runner was asked about; `calls` is one call from
+//! its arrival to its answer; `serve` wires it together.
+
+pub mod calls;
+pub mod functions;
+pub mod incoming;
+pub mod link;
+pub mod messages;
+pub mod pods;
+pub mod questions;
+pub mod record;
+pub mod reply;
+pub mod serve;

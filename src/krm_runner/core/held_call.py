@@ -1,0 +1,91 @@
+"""A call whose message is held by somebody else, who can send it on to where this process says; and ask there first.
+
+The resource list never comes here: whoever has a request with a HeldCall says where it goes, and hears what became of
+it. An answer goes to the caller without coming by; everything else is for us to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a held message is sent."""
+
+    connection: int
+    """One lasting connection for all calls with the same number."""
+    address: str
+    """host:port"""
+    authority: str = ""
+    """What calls say that they want to speak to, if that is not the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOn:
+    """The caller has the answer; so large it was, and so long after its arrival."""
+
+    response_bytes: int
+    log_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedStatus:
+    """The other end answered with an error; the caller knows nothing of it yet."""
+
+    code: int
+    """gRPC's number."""
+    message: str
+    details: bytes = b""
+    """A google.rpc.Status; empty when there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """The other end was not reached, or was lost; the caller knows nothing of it yet."""
+
+    why: str
+    reached: bool
+    """Whether it may have the call."""
+    is_unnamed: bool = False
+    """Whether its name is not known."""
+
+
+ForwardOutcome = PassedOn | ReturnedStatus | NoAnswer
+
+
+class HeldCall(Protocol):
+    """One such call."""
+
+    async def forward(
+        self, destination: Destination, *, timeout: float, headers: Sequence[tuple[str, str]]
+    ) -> ForwardOutcome:
+        """Send its message there; TimeoutError when nothing has come of it in time.
+
+        Another time takes the place of the first.
+        """
+        ...
+
+    def disconnect(self, destination: Destination) -> None:
+        """Nobody will use that connection again. Calls on it, whoever's they are, end with NoAnswer."""
+        ...
+
+
+class HealthAsker(Protocol):
+    """Whoever holds calls, and can ask where they might go."""
+
+    async def ask(
+        self, destination: Destination, *, timeout: float, headers: Sequence[tuple[str, str]], patiently: bool
+    ) -> bytes | ReturnedStatus | NoAnswer:
+        """The HealthCheckResponse of a server for all of its services, or why there is none.
+
+        Patiently: while it does not accept connections, that is tried again until the time is over.
+        """
+        ...
+
+    def disconnect(self, destination: Destination) -> None:
+        """As of a held call: questions that wait for an answer end with NoAnswer."""
+        ...

@@ -1,0 +1,238 @@
+"""What becomes of the calls that the front asks about, and the report of every call that it answers.
+
+A call of a local function is handed back at once, with what to execute; the front does not ask for that image again.
+Any other call is a task here for as long as the other runtimes have it: the front holds its message, and is told where
+it goes, or what to refuse it with. Every call has its one log line and its metrics from here, whoever answered it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from opentelemetry.trace import Tracer
+
+from krm_runner.core.errors import EvaluationError, FunctionNotFoundError, ShuttingDownError, UnexpectedError
+from krm_runner.core.evaluation import EvaluationRequest, Evaluator
+from krm_runner.front.ended import EndedCalls
+from krm_runner.front.held_calls import HeldCalls
+from krm_runner.front.local_functions import LocalFunction, LocalFunctions
+from krm_runner.rpc._generated.front_pb2 import Call, Ended, Forwarded, Gone, Refuse, Run, ToFront
+from krm_runner.rpc.call_record import CallRecord, CallTerms, shown_image
+from krm_runner.telemetry.metrics import EvaluationMetrics
+from krm_runner.telemetry.tracing import evaluation_span, trace_headers
+
+_log = structlog.get_logger("krm_runner.front")
+_PATIENCE = 60.0
+"""How long after a call's deadline the front may still have something to say of it."""
+
+
+@dataclass(slots=True)
+class _Executed:
+    """A call that was handed back to the front."""
+
+    record: CallRecord
+    ended: asyncio.Future[Ended] | None = None
+    """Where somebody waits for its end."""
+
+
+class FrontCalls:
+    """Knows the calls that the front asked about and that are not over."""
+
+    def __init__(
+        self,
+        send: Callable[[ToFront], None],
+        *,
+        functions: LocalFunctions | None,
+        others: Evaluator | None,
+        metrics: EvaluationMetrics,
+        tracer: Tracer | None,
+        terms: CallTerms,
+    ) -> None:
+        """`functions` are asked first, `others` about every image that they do not have; either may be missing."""
+        self._send = send
+        self._functions = functions
+        self._others = others
+        self._metrics = metrics
+        self._tracer = tracer
+        self._terms = terms
+        self._ended = EndedCalls(metrics, terms)
+        self._held = HeldCalls(send)
+        self._executed: dict[int, _Executed] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._stopping = False
+
+    @property
+    def under_way(self) -> int:
+        """How many there are."""
+        return len(self._tasks) + sum(1 for number in self._executed if number not in self._tasks)
+
+    # --- what the front says --------------------------------------------------------------------------------------
+
+    def arrived(self, call: Call) -> None:
+        """A call whose image the front does not know."""
+        self._metrics.arrived()
+        record = CallRecord(started=self._now(), request_bytes=call.message_bytes, image=shown_image(call.image))
+        if self._tracer is None and self._hand_back(call, record):
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(call, record), name=f"call {call.id}")
+        self._tasks[call.id] = task
+
+    def ended(self, message: Ended) -> None:
+        """A call that the front executed, or refused by itself, is over."""
+        if not message.id:
+            self._ended.report(message, unseen=True)
+            return
+        executed = self._executed.pop(message.id, None)
+        if executed is None:
+            # Its caller went away meanwhile, and that was its end.
+            return
+        if executed.ended is None:
+            self._ended.report(message, unseen=False)
+        elif not executed.ended.done():
+            executed.ended.set_result(message)
+
+    def forwarded(self, message: Forwarded) -> None:
+        """A message was sent on."""
+        self._held.forwarded(message)
+
+    def gone(self, message: Gone) -> None:
+        """A caller went away, or its time is over."""
+        task = self._tasks.get(message.id)
+        if task is not None:
+            _cancel(task)
+        elif (executed := self._executed.pop(message.id, None)) is not None:
+            # It was on its way back to the front.
+            executed.record.went_away(self._now())
+            executed.record.report(self._metrics, self._now())
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End every call that is still here; its caller is told that the runner is shutting down.
+
+        Those that were handed back are the front's, which is told the same.
+        """
+        self._stopping = True
+        for number, task in self._tasks.items():
+            if number not in self._executed:
+                _cancel(task)
+
+    async def finish(self, *, within: float) -> None:
+        """Wait for calls whose answers are out already."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=within)
+
+    async def close(self) -> None:
+        """Nothing is left of any call; there may be nobody any more who could be told."""
+        self._stopping = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            _cancel(task)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- one call -------------------------------------------------------------------------------------------------
+
+    def _hand_back(self, call: Call, record: CallRecord) -> bool:
+        """Whether it is settled already: executed by the front, or refused."""
+        try:
+            record.request = self._read(call, record)
+            function = self._find(record.request)
+            if function is None and self._others is not None:
+                return False
+            self._send(self._run(call, function))
+            self._executed[call.id] = _Executed(record)
+        except Exception as error:
+            self._refuse(call, record, error)
+            record.report(self._metrics, self._now())
+        return True
+
+    async def _serve(self, call: Call, record: CallRecord) -> None:
+        headers = {header.name: header.value for header in call.headers}
+        ended: Ended | None = None
+        try:
+            with evaluation_span(self._tracer, metadata=headers) as span:
+                try:
+                    ended = await self._answer(call, record)
+                except asyncio.CancelledError:
+                    if self._stopping:
+                        self._refuse(call, record, ShuttingDownError(record.image))
+                    else:
+                        record.went_away(self._now())
+                except Exception as error:
+                    self._refuse(call, record, error)
+                finally:
+                    span.update(image=record.image, runtime=record.runtime, code=ended.code if ended else record.code)
+        finally:
+            del self._tasks[call.id]
+            self._executed.pop(call.id, None)
+            if ended is None:
+                record.report(self._metrics, self._now())
+            else:
+                self._ended.report(ended, unseen=False)
+
+    async def _answer(self, call: Call, record: CallRecord) -> Ended | None:
+        """What the front says of a call that it executed; nothing of one that was answered from here."""
+        request = record.request = record.request or self._read(call, record)
+        function = self._find(request)
+        if function is not None or self._others is None:
+            self._send(self._run(call, function))
+            ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+            self._executed[call.id] = _Executed(record, ended)
+            async with asyncio.timeout_at(request.deadline + _PATIENCE):
+                return await ended
+        request.trace = trace_headers() if self._tracer is not None else ()
+        request.held = self._held.hold(call.id)
+        try:
+            result = await self._others.evaluate(request)
+        finally:
+            self._held.release(call.id)
+        passed_on = result.passed_on
+        if passed_on is None:
+            raise RuntimeError(f"the {result.runtime} runtime does not know of held calls")
+        record.succeeded(result, response_bytes=passed_on.response_bytes, log_bytes=passed_on.log_bytes)
+        record.seconds = passed_on.seconds
+        return None
+
+    def _read(self, call: Call, record: CallRecord) -> EvaluationRequest:
+        remaining = call.timeout_seconds if call.HasField("timeout_seconds") else None
+        return EvaluationRequest(
+            image=call.image,
+            reference=self._terms.reference(call.image),
+            resource_list=b"",
+            deadline=self._terms.deadline(record.started, remaining),
+        )
+
+    def _find(self, request: EvaluationRequest) -> LocalFunction | None:
+        if self._functions is None:
+            return None
+        function = self._functions.find(request.reference)
+        if function is not None:
+            request.runtime = self._functions.runtime
+        return function
+
+    def _run(self, call: Call, function: LocalFunction | None) -> ToFront:
+        if function is None:
+            raise FunctionNotFoundError(call.image)
+        # What is traced has a span of its own each time, so that each time must be told.
+        remember = self._tracer is None
+        run = Run(id=call.id, function=function.name, path=function.path, standby=function.standby, remember=remember)
+        return ToFront(run=run)
+
+    def _refuse(self, call: Call, record: CallRecord, error: Exception) -> None:
+        if not isinstance(error, EvaluationError):
+            _log.error("unexpected error", image=record.image, exc_info=error)
+            error = UnexpectedError(record.image, cause=error)
+        status = record.refused(error)
+        refuse = Refuse(id=call.id, code=status.number, message=status.message, details=status.details)
+        self._send(ToFront(refuse=refuse))
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    """Not before it has begun: it would be gone without a word."""
+    asyncio.get_running_loop().call_soon(task.cancel)

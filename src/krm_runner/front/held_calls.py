@@ -1,0 +1,109 @@
+"""Calls whose messages the front holds while this process decides where they go: `core.held_call` over the link."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from krm_runner.core.held_call import Destination, ForwardOutcome, NoAnswer, PassedOn, ReturnedStatus
+from krm_runner.rpc._generated.front_pb2 import Disconnect, Forward, Forwarded, Header, ToFront
+
+_NOT_USED_ANY_MORE = "its connection is not used any more"
+
+
+class HeldCalls:
+    """All of them, by their numbers."""
+
+    def __init__(self, send: Callable[[ToFront], None]) -> None:
+        self.send = send
+        self._calls: dict[int, FrontsCall] = {}
+
+    def hold(self, number: int) -> FrontsCall:
+        """One more; to be released when the call is over."""
+        call = self._calls[number] = FrontsCall(self, number)
+        return call
+
+    def release(self, number: int) -> None:
+        """Nobody asks what becomes of it any more."""
+        self._calls.pop(number, None)
+
+    def forwarded(self, message: Forwarded) -> None:
+        """The front says what became of a call; of one that is over here, that is not interesting."""
+        call = self._calls.get(message.id)
+        if call is not None:
+            call.came_back(message.connection, outcome_of(message))
+
+    def disconnect(self, destination: Destination) -> None:
+        """See `core.held_call.HeldCall`."""
+        self.send(ToFront(disconnect=Disconnect(connection=destination.connection)))
+        for call in list(self._calls.values()):
+            call.lost(destination.connection)
+
+
+class FrontsCall:
+    """One of them; a `core.held_call.HeldCall`."""
+
+    def __init__(self, calls: HeldCalls, number: int) -> None:
+        self._calls = calls
+        self._number = number
+        self._connection = 0
+        self._outcome: asyncio.Future[ForwardOutcome] | None = None
+        self._answered: PassedOn | None = None
+
+    async def forward(
+        self, destination: Destination, *, timeout: float, headers: Sequence[tuple[str, str]]
+    ) -> ForwardOutcome:
+        """See `core.held_call.HeldCall`."""
+        if self._answered is not None:
+            return self._answered
+        self._connection = destination.connection
+        self._outcome = asyncio.get_running_loop().create_future()
+        forward = Forward(
+            id=self._number,
+            connection=destination.connection,
+            address=destination.address,
+            authority=destination.authority,
+            timeout_seconds=timeout,
+            headers=[Header(name=name, value=value) for name, value in headers],
+        )
+        self._calls.send(ToFront(forward=forward))
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._outcome
+        finally:
+            self._outcome = None
+
+    def disconnect(self, destination: Destination) -> None:
+        """See `core.held_call.HeldCall`."""
+        self._calls.disconnect(destination)
+
+    def came_back(self, connection: int, outcome: ForwardOutcome) -> None:
+        """From the front, maybe of an earlier attempt: that counts only if its answer has reached the caller."""
+        if isinstance(outcome, PassedOn):
+            self._answered = outcome
+        elif connection not in (0, self._connection):
+            return
+        self._end(outcome)
+
+    def lost(self, connection: int) -> None:
+        """Nothing will come back from there."""
+        if connection == self._connection:
+            self._end(NoAnswer(_NOT_USED_ANY_MORE, reached=True))
+
+    def _end(self, outcome: ForwardOutcome) -> None:
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+
+def outcome_of(message: Forwarded) -> ForwardOutcome:
+    """In the core's words."""
+    match message.WhichOneof("outcome"):
+        case "answered":
+            answered = message.answered
+            return PassedOn(answered.response_bytes, answered.log_bytes, answered.seconds)
+        case "status":
+            status = message.status
+            return ReturnedStatus(status.code, status.message, status.details)
+        case _:
+            trouble = message.trouble
+            return NoAnswer(trouble.why, reached=trouble.reached, is_unnamed=trouble.is_unnamed)

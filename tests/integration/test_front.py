@@ -1,0 +1,358 @@
+"""The front by itself: real calls, real processes, a real wrapper server as pod, and a runner that is played."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+from google.rpc.status_pb2 import Status
+
+from krm_runner.rpc._generated import front_pb2
+from krm_runner.rpc._generated.evaluator_pb2 import EvaluateFunctionRequest, EvaluateFunctionResponse
+from support.client import METHOD, Client, answer_of, check_health
+from support.front import PlayedRunner, built_front, configuration, played_runner
+from support.processes import command_lines, eventually, open_connections
+from support.runner import write_function
+from support.server import free_port
+from support.wrapper import WrapperProcess
+
+LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
+IMAGE = "example.com/test/copy:v1"
+
+
+@pytest.fixture(scope="session")
+def front() -> Path:
+    return built_front()
+
+
+@pytest.fixture
+async def runner(front: Path) -> AsyncIterator[PlayedRunner]:
+    async with played_runner(front) as played:
+        yield played
+
+
+@pytest.fixture
+async def client(runner: PlayedRunner) -> AsyncIterator[Client]:
+    async with Client(runner.address) as caller:
+        yield caller
+
+
+def run(call: front_pb2.Call, path: Path, *, remember: bool = True, standby: int = 0) -> dict[str, front_pb2.Run]:
+    order = front_pb2.Run(id=call.id, function=path.name, path=bytes(path), remember=remember, standby=standby)
+    return {"run": order}
+
+
+def forward(call: front_pb2.Call, address: str, *, connection: int = 1) -> dict[str, front_pb2.Forward]:
+    order = front_pb2.Forward(id=call.id, connection=connection, address=address, timeout_seconds=30)
+    return {"forward": order}
+
+
+async def test_the_runner_is_asked_once_for_an_image_and_again_when_it_forgets(
+    runner: PlayedRunner, client: Client, tmp_path: Path
+) -> None:
+    copy = write_function(tmp_path, "copy", "#!/bin/sh\necho hello >&2\nexec cat\n")
+    first = client.start(IMAGE, LIST, timeout=50)
+    call = (await runner.hear("call")).call
+    assert (call.image, call.message_bytes > len(LIST)) == (IMAGE, True)
+    assert 40 < call.timeout_seconds < 51
+    runner.say(**run(call, copy))
+    answer = await answer_of(first)
+    assert (answer.code, answer.resource_list, answer.log) == ("OK", LIST, b"hello\n")
+    ended = (await runner.hear("ended")).ended
+    assert (ended.id, ended.image, ended.function, ended.code) == (call.id, IMAGE, "copy", "OK")
+    assert (ended.process, dict(ended.facts)) == ("on-demand", {"exit": "0", "log_bytes": "6"})
+    assert ended.seconds >= ended.execution_seconds > 0
+    assert ended.response_bytes > len(LIST)
+    # Without a question: nobody answers one.
+    assert (await client.evaluate(IMAGE, LIST)).resource_list == LIST
+    assert (await runner.hear("ended")).ended.id == 0
+    runner.say(forget=front_pb2.Forget(standby={"copy": 0}))
+    again = client.start(IMAGE, LIST)
+    call = (await runner.hear("call")).call
+    runner.say(**run(call, copy, remember=False))
+    assert (await answer_of(again)).code == "OK"
+    last = client.start(IMAGE, LIST)
+    runner.say(**run((await runner.hear("call")).call, copy))
+    assert (await answer_of(last)).code == "OK"
+
+
+async def test_a_refusal_is_passed_on_as_it_is(runner: PlayedRunner, client: Client) -> None:
+    asked = client.start(IMAGE, LIST)
+    call = (await runner.hear("call")).call
+    details = Status(code=9, message="not töday").SerializeToString()
+    runner.say(refuse=front_pb2.Refuse(id=call.id, code=9, message="not töday", details=details))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await asked
+    assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "not töday")
+    assert dict(refused.value.trailing_metadata())["grpc-status-details-bin"] == details
+
+
+async def test_the_runner_hears_that_a_caller_went_away(runner: PlayedRunner, client: Client) -> None:
+    asked = client.start(IMAGE, LIST)
+    call = (await runner.hear("call")).call
+    asked.cancel()
+    assert (await runner.hear("gone")).gone.id == call.id
+
+
+async def test_a_caller_that_goes_away_ends_its_function(runner: PlayedRunner, client: Client, tmp_path: Path) -> None:
+    slow = write_function(tmp_path, "slow", "#!/bin/sh\nsleep 4711.25\n")
+    asked = client.start(IMAGE, LIST)
+    runner.say(**run((await runner.hear("call")).call, slow))
+    await eventually(lambda: "sleep 4711.25" in command_lines(), what="the function runs")
+    asked.cancel()
+    ended = (await runner.hear("ended")).ended
+    assert (ended.code, ended.process) == ("CANCELLED", "")
+    await eventually(lambda: "sleep 4711.25" not in command_lines(), what="the function is gone")
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_a_compressed_request_is_understood(
+    runner: PlayedRunner, client: Client, tmp_path: Path, compression: grpc.Compression
+) -> None:
+    copy = write_function(tmp_path, "copy", "#!/bin/sh\nexec cat\n")
+    call = client.channel.unary_unary(
+        METHOD,
+        request_serializer=EvaluateFunctionRequest.SerializeToString,
+        response_deserializer=EvaluateFunctionResponse.FromString,
+    )
+    large = LIST + b"# the same again\n" * 1000
+    asked = asyncio.ensure_future(
+        call(EvaluateFunctionRequest(image=IMAGE, resource_list=large), compression=compression)
+    )
+    runner.say(**run((await runner.hear("call")).call, copy))
+    assert (await asked).resource_list == large
+    assert len(gzip.compress(large)) < len(large) // 10
+
+
+async def test_a_pods_answer_is_passed_on_byte_for_byte(
+    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
+) -> None:
+    function = write_function(tmp_path, "function", "#!/bin/sh\necho in a pod >&2\nexec cat\n")
+    large = LIST + b"# a line of a package that is not small\n" * 100_000
+    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
+        for content in (LIST, large):
+            asked = client.start(IMAGE, content)
+            call = (await runner.hear("call")).call
+            runner.say(**forward(call, pod.address))
+            answer = await answer_of(asked)
+            assert (answer.code, answer.resource_list, answer.log) == ("OK", content, b"in a pod\n")
+            forwarded = (await runner.hear("forwarded")).forwarded
+            assert (forwarded.id, forwarded.answered.log_bytes) == (call.id, len(b"in a pod\n"))
+            assert forwarded.answered.response_bytes > len(content)
+            assert forwarded.answered.seconds > 0
+
+
+async def test_what_a_pod_refuses_is_for_the_runner_to_tell(
+    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
+) -> None:
+    function = write_function(tmp_path, "function", "#!/bin/sh\necho no >&2\nexit 3\n")
+    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
+        asked = client.start(IMAGE, LIST)
+        call = (await runner.hear("call")).call
+        runner.say(**forward(call, pod.address))
+        status = (await runner.hear("forwarded")).forwarded.status
+        assert status.code == grpc.StatusCode.INTERNAL.value[0]
+        assert "failed with exit code 3" in status.message
+        assert Status.FromString(status.details).message == status.message
+        runner.say(refuse=front_pb2.Refuse(id=call.id, code=13, message="in the runner's words"))
+        assert (await answer_of(asked)).message == "in the runner's words"
+
+
+@pytest.mark.parametrize(
+    ("address", "why", "is_unnamed"),
+    [
+        ("localhost:{free}", "its port refuses connections", False),
+        ("no-such-pod.invalid:9446", "the name no-such-pod.invalid is not known", True),
+    ],
+)
+async def test_a_pod_that_is_not_there_is_told_and_the_call_may_go_to_another(  # noqa: PLR0917 - fixtures
+    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path, address: str, why: str, is_unnamed: bool
+) -> None:
+    function = write_function(tmp_path, "function", "#!/bin/sh\nexec cat\n")
+    asked = client.start(IMAGE, LIST)
+    call = (await runner.hear("call")).call
+    runner.say(**forward(call, address.format(free=free_port())))
+    trouble = (await runner.hear("forwarded")).forwarded.trouble
+    assert (trouble.why, trouble.reached, trouble.is_unnamed) == (why, False, is_unnamed)
+    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
+        runner.say(**forward(call, pod.address, connection=2))
+        assert (await answer_of(asked)).code == "OK"
+
+
+async def test_a_pod_that_is_lost_in_the_call_may_have_reached_its_function(
+    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
+) -> None:
+    slow = write_function(tmp_path, "slow", "#!/bin/sh\nsleep 25.4712\n")
+    with WrapperProcess("--standby=0", "--", str(slow), program=str(wrapper_server)) as pod:
+        asked = client.start(IMAGE, LIST)
+        call = (await runner.hear("call")).call
+        runner.say(**forward(call, pod.address))
+        await eventually(lambda: "sleep 25.4712" in command_lines(), what="the function runs")
+        pod.process.kill()
+        trouble = (await runner.hear("forwarded")).forwarded.trouble
+        assert (trouble.why, trouble.reached) == ("its connection broke in the middle of the call", True)
+        runner.say(refuse=front_pb2.Refuse(id=call.id, code=14, message="lost"))
+        assert (await answer_of(asked)).code == "UNAVAILABLE"
+
+
+async def test_a_second_pod_takes_the_place_of_the_first(
+    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
+) -> None:
+    slow = write_function(tmp_path, "slow", "#!/bin/sh\nsleep 4713.25\n")
+    copy = write_function(tmp_path, "copy", "#!/bin/sh\nexec cat\n")
+    with (
+        WrapperProcess("--standby=0", "--", str(slow), program=str(wrapper_server)) as first,
+        WrapperProcess("--standby=0", "--", str(copy), program=str(wrapper_server)) as second,
+    ):
+        asked = client.start(IMAGE, LIST)
+        call = (await runner.hear("call")).call
+        runner.say(**forward(call, first.address))
+        await eventually(lambda: "sleep 4713.25" in command_lines(), what="the first function runs")
+        runner.say(**forward(call, second.address, connection=2))
+        assert (await answer_of(asked)).code == "OK"
+        await eventually(lambda: "sleep 4713.25" not in command_lines(), what="the first function is gone")
+
+
+async def test_a_connection_lasts_and_one_that_broke_is_made_anew(
+    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
+) -> None:
+    function = write_function(tmp_path, "function", "#!/bin/sh\nexec cat\n")
+    port = free_port()
+
+    async def evaluate() -> str:
+        asked = client.start(IMAGE, LIST)
+        runner.say(**forward((await runner.hear("call")).call, f"localhost:{port}"))
+        return (await answer_of(asked)).code
+
+    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server), port=port):
+        assert [await evaluate() for _ in range(3)] == ["OK"] * 3
+        assert len(open_connections(runner.process.pid, to=port)) == 1
+    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server), port=port):
+        assert await evaluate() == "OK"
+        runner.say(disconnect=front_pb2.Disconnect(connection=1))
+        await eventually(lambda: not open_connections(runner.process.pid, to=port), what="the connection is closed")
+        assert await evaluate() == "OK"
+
+
+async def test_who_asks_for_too_much_is_told_both_sizes(front: Path) -> None:
+    async with (
+        played_runner(front, configuration(message_limit=2000)) as runner,
+        Client(runner.address) as client,
+    ):
+        answer = await client.evaluate(IMAGE, b"x" * 5000)
+        assert (answer.code, answer.reason) == ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
+        assert "more than the limit of 2000 bytes" in answer.message
+        ended = (await runner.hear("ended")).ended
+        assert (ended.code, ended.function, ended.request_bytes > 5000) == ("RESOURCE_EXHAUSTED", "", True)
+
+
+async def test_requests_do_not_take_more_memory_than_they_may(front: Path) -> None:
+    async with (
+        played_runner(front, configuration(max_request_memory=3000)) as runner,
+        Client(runner.address) as client,
+    ):
+        held = client.start(IMAGE, b"x" * 2000)
+        await runner.hear("call")
+        answer = await client.evaluate(IMAGE, b"x" * 2000)
+        assert (answer.code, answer.reason, answer.retry_delay) == ("RESOURCE_EXHAUSTED", "OVERLOADED", 1)
+        held.cancel()
+        await runner.hear("gone")
+        asked = client.start(IMAGE, b"x" * 2000)
+        assert (await runner.hear("call")).call.image == IMAGE
+        asked.cancel()
+
+
+async def test_functions_and_the_front_end_with_the_runner(
+    runner: PlayedRunner, client: Client, tmp_path: Path
+) -> None:
+    slow = write_function(tmp_path, "slow", "#!/bin/sh\nsleep 4714.25\n")
+    asked = client.start(IMAGE, LIST)
+    runner.say(**run((await runner.hear("call")).call, slow, standby=1))
+    await eventually(lambda: "sleep 4714.25" in command_lines(), what="the function runs")
+    runner.go_away()
+    await runner.exit_code()
+    assert (await answer_of(asked)).code in ("UNAVAILABLE", "CANCELLED")
+    await eventually(lambda: "sleep 4714.25" not in command_lines(), what="the function is gone")
+
+
+async def test_the_end_loses_no_call(runner: PlayedRunner, client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    waits = write_function(tmp_path, "waits", f"#!/bin/sh\nwhile [ ! -e {gate} ]; do sleep 0.02; done\nexec cat\n")
+    executed, forwarded = client.start(IMAGE, LIST), client.start("example.com/test/other:v1", LIST)
+    calls = [(await runner.hear("call")).call for _ in range(2)]
+    by_image = {call.image: call for call in calls}
+    runner.say(**run(by_image[IMAGE], waits))
+    runner.say(health=front_pb2.Health(serving=False, end_standby=True))
+    assert (await check_health(client.channel)).status == 2
+    runner.say(drain=front_pb2.Drain())
+    await eventually(lambda: not listens(runner.port), what="no new connections")
+    gate.touch()
+    assert (await answer_of(executed)).code == "OK"
+    other = by_image["example.com/test/other:v1"]
+    runner.say(refuse=front_pb2.Refuse(id=other.id, code=5, message="nobody knows it"))
+    assert (await answer_of(forwarded)).code == "NOT_FOUND"
+    assert await runner.exit_code() == 0
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_calls_that_take_too_long_at_the_end_are_told_so(
+    runner: PlayedRunner, client: Client, tmp_path: Path
+) -> None:
+    slow = write_function(tmp_path, "slow", "#!/bin/sh\nsleep 4715.25\n")
+    asked = client.start(IMAGE, LIST)
+    runner.say(**run((await runner.hear("call")).call, slow))
+    await eventually(lambda: "sleep 4715.25" in command_lines(), what="the function runs")
+    runner.say(drain=front_pb2.Drain())
+    runner.say(cancel_calls=front_pb2.CancelCalls())
+    answer = await answer_of(asked)
+    assert (answer.code, answer.reason, answer.retry_delay) == ("UNAVAILABLE", "SHUTTING_DOWN", 1)
+    assert "was stopped because this runner is shutting down" in answer.message
+    assert await runner.exit_code() == 0
+    await eventually(lambda: "sleep 4715.25" not in command_lines(), what="the function is gone")
+
+
+async def test_a_message_that_does_not_come_keeps_nobody_at_the_end(runner: PlayedRunner, client: Client) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def messages() -> AsyncIterator[bytes]:
+        begun.set()
+        await never.wait()
+        yield b""
+
+    send = cast("grpc.aio.StreamUnaryMultiCallable[bytes, bytes]", client.channel.stream_unary(METHOD))
+    asked = send(messages(), timeout=60)
+    await begun.wait()
+    # Its headers are there once another call is.
+    other = client.start(IMAGE, LIST)
+    call = (await runner.hear("call")).call
+    runner.say(refuse=front_pb2.Refuse(id=call.id, code=5, message="nobody knows it"))
+    await answer_of(other)
+    runner.say(drain=front_pb2.Drain())
+    runner.say(cancel_calls=front_pb2.CancelCalls())
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await asked
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "because this runner is shutting down" in (ended.value.details() or "")
+    assert await runner.exit_code() == 0
+
+
+async def test_a_front_of_another_version_says_so_and_ends(front: Path) -> None:
+    async with played_runner(front, configuration(version="0.0.0")) as runner:
+        assert await runner.exit_code() == 1
+
+
+async def test_by_hand_it_says_how_it_is_used(front: Path) -> None:
+    process = await asyncio.create_subprocess_exec(front, stderr=asyncio.subprocess.PIPE)
+    _, text = await process.communicate()
+    assert process.returncode == 2
+    assert b"usage: krm-front LISTENING LINK" in text

@@ -1,9 +1,0 @@
-# Read by the scripts beside it: they end here where there is no cargo. In CI nothing is skipped.
-if ! command -v cargo >/dev/null; then
-    if [ "${CI:-}" = true ]; then
-        echo "the wrapper server needs cargo (Rust 1.88 or later): must not be missing in CI" >&2
-        exit 1
-    fi
-    echo "skipped: $skipped: no cargo (Rust 1.88 or later)"
-    exit 0
-fi
