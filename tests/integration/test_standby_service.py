@@ -4,49 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import resource
 import signal
 import sys
-import urllib.request
 from functools import partial
 from pathlib import Path
 
 from integration.conftest import Installation
 from support.client import Client
+from support.metrics import Metrics
 from support.processes import command_lines, command_of, eventually, open_descriptors
 from support.runner import RunnerProcess
-from support.server import free_port
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 COPY = "#!/bin/sh\nexec cat\n"
 ROOT = Path(__file__).parent.parent.parent
-
-
-class Metrics:
-    """Of one runner."""
-
-    def __init__(self) -> None:
-        self._port = free_port()
-        self.environment = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(self._port)}
-
-    def read(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-        """The values of a metric by some of its labels."""
-        with urllib.request.urlopen(f"http://localhost:{self._port}/metrics", timeout=10) as response:
-            text = bytes(response.read()).decode()
-        return {
-            tuple("".join(re.findall(rf'{label}="([^"]*)"', line)) for label in labels): float(line.split()[-1])
-            for line in text.splitlines()
-            if line.startswith(name + "{")
-        }
-
-
-async def has_waiting(metrics: Metrics, count: int) -> None:
-    """Waits until so many processes can be taken: one that was just started is not the runner's to give yet."""
-    await eventually(
-        lambda: sum(metrics.read("krm_runner_standby_processes", "function").values()) == count,
-        what=f"{count} in standby",
-    )
 
 
 async def test_metrics_say_what_waits_and_what_it_saves(installation: Installation) -> None:
@@ -56,27 +28,27 @@ async def test_metrics_say_what_waits_and_what_it_saves(installation: Installati
     async with Client(runner.address) as client:
         for _ in range(3):
             assert (await client.evaluate(image, LIST)).code == "OK"
-            await has_waiting(metrics, 1)
+            await metrics.show_in_standby(1)
         assert (await client.evaluate(early, LIST)).code == "OK"
         runner.wait_for_line('event="function not kept in standby" function=early why="it wrote to stderr before')
         assert (await client.evaluate(early, LIST)).code == "OK"
     expected = {("copy", "on-demand"): 1, ("copy", "standby"): 2, ("early", "on-demand"): 2}
 
     def counted() -> dict[tuple[str, ...], float]:
-        return metrics.read("krm_runner_executions_total", "function", "process")
+        return metrics.by("executions_total", "function", "process")
 
     await eventually(lambda: counted() == expected, what="all are counted")
-    timed = metrics.read("krm_runner_execution_duration_seconds_count", "function", "process")
+    timed = metrics.by("execution_duration_seconds_count", "function", "process")
     assert timed == expected
 
     def waiting() -> dict[tuple[str, ...], float]:
-        return metrics.read("krm_runner_standby_processes", "function")
+        return metrics.by("standby_processes", "function")
 
     await eventually(lambda: waiting() == {("copy",): 1, ("early",): 0}, what="one waits")
-    memory = metrics.read("krm_runner_standby_memory_bytes", "function")
+    memory = metrics.by("standby_memory_bytes", "function")
     assert memory[("early",)] == 0
     assert 0 < memory[("copy",)] < 100e6
-    await eventually(lambda: metrics.read("krm_runner_executions_running")[()] == 0, what="they hold no place")
+    await eventually(lambda: metrics.by("executions_running")[()] == 0, what="they hold no place")
     assert sum("not kept in standby" in line for line in runner.lines) == 1
 
 
@@ -100,7 +72,7 @@ async def test_a_function_whose_answer_left_while_others_ran_has_its_next_proces
         assert (await client.evaluate(image, LIST)).code == "OK"
         go.touch()
         assert {(await other).code for other in others} == {"OK"}
-        await has_waiting(metrics, 1)
+        await metrics.show_in_standby(1)
 
 
 async def test_all_functions_together_have_a_bounded_number_and_the_longest_idle_gives_way(
@@ -162,12 +134,12 @@ async def test_the_configuration_file_says_how_many_of_each_function(installatio
     async with Client(runner.address) as client:
         for image in (one, none, default):
             assert (await client.evaluate(image, LIST)).code == "OK"
-        await has_waiting(metrics, 3)
-        kept = metrics.read("krm_runner_standby_processes", "function")
+        await metrics.show_in_standby(3)
+        kept = metrics.by("standby_processes", "function")
         assert {key[0]: count for key, count in kept.items() if count} == {"one": 1, "default": 2}
         configure(0)
         runner.wait_for_line("configuration reloaded")
-        await has_waiting(metrics, 2)
+        await metrics.show_in_standby(2)
 
 
 async def test_without_a_word_of_it_nothing_waits(installation: Installation) -> None:
@@ -254,13 +226,13 @@ print(json.dumps({{"kind": "ResourceList", "found": found}}))
     runner = installation.start("--standby=1", environment={"MARK": "a=b"} | metrics.environment)
     async with Client(runner.address) as client:
         first = await client.evaluate(image, LIST)
-        await has_waiting(metrics, 1)
+        await metrics.show_in_standby(1)
         second = await client.evaluate(image, LIST)
     assert (first.code, second.resource_list) == ("OK", first.resource_list)
     assert b"MARK=a=b" in first.resource_list
     assert b'"descriptors": ["0", "1", "2"]' in first.resource_list
     both = {("on-demand",): 1, ("standby",): 1}
-    await eventually(lambda: metrics.read("krm_runner_executions_total", "process") == both, what="both are counted")
+    await eventually(lambda: metrics.by("executions_total", "process") == both, what="both are counted")
 
 
 async def test_the_embedded_functions_are_kept_in_standby() -> None:
@@ -275,10 +247,10 @@ async def test_the_embedded_functions_are_kept_in_standby() -> None:
             images = ("set-namespace:v0.4.1", "set-labels:v0.2.0", "set-annotations:v0.1.4")
             for number, image in enumerate(images, start=1):
                 first = await client.evaluate(image, example)
-                await has_waiting(metrics, number)
+                await metrics.show_in_standby(number)
                 assert await client.evaluate(image, example) == first
-                await has_waiting(metrics, number)
-        counted = metrics.read("krm_runner_executions_total", "function", "process")
+                await metrics.show_in_standby(number)
+        counted = metrics.by("executions_total", "function", "process")
         assert {key: value for key, value in counted.items() if key[1] == "standby"} == {
             ("set-namespace", "standby"): 1, ("set-labels", "standby"): 1, ("set-annotations", "standby"): 1,
         }  # fmt: skip

@@ -14,6 +14,7 @@ import yaml
 
 from support.client import Answer, Client, answer_of
 from support.front import built_front
+from support.metrics import Metrics
 from support.processes import children, command_lines, eventually, pipes
 from support.runner import RunnerProcess, write_config, write_function
 from support.server import ServerProcess
@@ -91,14 +92,17 @@ class Runners:
             vector.install(directory / "functions")
         write_config(directory / "config.yaml", {vector.name: [vector.own_image] for vector in of("exec")})
         self.started: dict[int, RunnerProcess] = {}
+        self.metrics: dict[int, Metrics] = {}
 
     def for_vector(self, vector: Vector) -> RunnerProcess:
         if vector.limit not in self.started:
+            metrics = self.metrics[vector.limit] = Metrics()
             self.started[vector.limit] = RunnerProcess(
                 f"--max-request-body-size={vector.limit}",
                 f"--functions={self._directory / 'functions'}",
                 f"--config={self._directory / 'config.yaml'}",
                 *self._flags,
+                environment=metrics.environment,
             )
         return self.started[vector.limit]
 

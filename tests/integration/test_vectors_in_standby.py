@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from integration.test_vectors import Runners, Vector, has_nothing_left, of, try_vector
+from support.front import built_front
 from support.processes import eventually
 
 
@@ -33,7 +34,7 @@ CANNOT_START = names(
     """
 )
 NEVER_STARTED = names("executable-missing image-empty image-malformed image-unknown request-over-the-limit")
-STOPPED = names("cancelled deadline deadline-of-a-stubborn-function")
+STOPPED = names("cancelled deadline deadline-of-a-stubborn-function stdout-over-the-limit")
 """Their functions do not end by themselves."""
 
 
@@ -49,6 +50,15 @@ def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
     # What a vector wants gone would live on in the process that waits for the next call: so it waits for 6 s alone.
     flags = ("--standby=1", "--standby-idle=6s", "--log-level=3")
     pool = Runners(tmp_path_factory.mktemp("vectors-in-standby"), *flags)
+    yield pool
+    pool.stop()
+
+
+@pytest.fixture(scope="module")
+def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
+    """The same of runners whose front has the port and the processes."""
+    flags = (f"--front={built_front()}", "--standby=1", "--standby-idle=6s")
+    pool = Runners(tmp_path_factory.mktemp("vectors-in-standby-of-the-front"), *flags)
     yield pool
     pool.stop()
 
@@ -87,7 +97,42 @@ async def test_vector(vector: Vector, runners: Runners) -> None:
         assert count(served) == (0 if vector.name in CANNOT_START | NEVER_STARTED | STOPPED else 2)
 
 
-async def test_nothing_is_left_after_all_of_them(runners: Runners) -> None:
+@pytest.mark.parametrize("vector", of("exec"), ids=lambda vector: vector.name)
+async def test_vector_of_the_front(vector: Vector, fronts: Runners) -> None:
+    runner, metrics = fronts.for_vector(vector), fronts.metrics[vector.limit]
+    unfit = re.compile(rf'event="function not kept in standby" .*function={re.escape(vector.name)}( |$)')
+
+    def waits() -> bool:
+        return metrics.sum("standby_processes", function=vector.name) == 1
+
+    def is_unfit() -> bool:
+        return any(unfit.search(line) for line in runner.lines)
+
+    async def is_prepared(turn: int) -> None:
+        if vector.name in ACTS_EARLY:
+            first = turn == 1
+            await eventually(lambda: is_unfit() or (first and waits()), what="an act before the input")
+        elif vector.name not in CANNOT_START | NEVER_STARTED and "cancel_after_seconds" not in vector.data:
+            await eventually(waits, what="a process in standby")
+
+    await try_vector(without_the_dead(vector), runner)
+    await is_prepared(1)
+    await try_vector(without_the_dead(vector), runner)
+    await is_prepared(2)
+    await try_vector(vector, runner)
+    assert is_unfit() == (vector.name in ACTS_EARLY)
+    ended = 0 if vector.name in NEVER_STARTED | CANNOT_START | STOPPED else 3
+
+    def executions() -> float:
+        return metrics.sum("executions_total", function=vector.name)
+
+    await eventually(lambda: executions() == ended, what=f"{ended} executions counted")
+    by_standby = metrics.sum("executions_total", function=vector.name, process="standby")
+    # One that acts early may be taken before it does, once.
+    assert by_standby <= 1 if vector.name in ACTS_EARLY else by_standby == max(0, ended - 1)
+
+
+async def test_nothing_is_left_after_all_of_them(runners: Runners, fronts: Runners) -> None:
     """Runs last in this module."""
-    for runner in runners.started.values():
+    for runner in (*runners.started.values(), *fronts.started.values()):
         await has_nothing_left(runner)

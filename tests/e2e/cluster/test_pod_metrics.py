@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import urllib.request
 
 import pytest
 
@@ -13,8 +11,8 @@ from support import function_images
 from support.calls import served, wish
 from support.client import Client
 from support.kube import wait_until
+from support.metrics import Metrics
 from support.push import Push
-from support.server import free_port
 from support.site import Site
 
 
@@ -23,31 +21,10 @@ def image(push: Push) -> str:
     return push("obliging", function_images.obliging())
 
 
-class Metrics:
-    """Read as Prometheus reads them."""
-
-    def __init__(self, port: int) -> None:
-        self._address = f"http://localhost:{port}/metrics"
-
-    def values(self, name: str, **labels: str) -> list[float]:
-        """Of all series with this name and these labels."""
-        with urllib.request.urlopen(self._address, timeout=10) as response:
-            lines = response.read().decode().splitlines()
-        wanted = [f'{label}="{value}"' for label, value in labels.items()]
-        pattern = re.compile(rf"krm_runner_{name}(?:\{{(.*)\}})? (\S+)")
-        found = [match for line in lines if (match := pattern.fullmatch(line))]
-        return [float(match[2]) for match in found if all(label in (match[1] or "") for label in wanted)]
-
-    def sum(self, name: str, **labels: str) -> float:
-        return sum(self.values(name, **labels))
-
-
 async def test_cold_starts_calls_failures_and_requests_are_counted(site: Site, image: str, push: Push) -> None:
     broken = push("absent", Image((function_images.alpine(),), entrypoint=("/nowhere/function",)))
-    port = free_port()
-    environment = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(port)}
-    runner = site.start(site.account(), "--pod-ttl=4s", "--scan-interval=1s", environment=environment)
-    metrics = Metrics(port)
+    metrics = Metrics()
+    runner = site.start(site.account(), "--pod-ttl=4s", "--scan-interval=1s", environment=metrics.environment)
     async with Client(runner.address) as client:
         for _ in range(5):
             served(await client.evaluate(image, wish()))
@@ -72,10 +49,8 @@ async def test_cold_starts_calls_failures_and_requests_are_counted(site: Site, i
 
 
 async def test_lost_pods_and_repeated_calls_are_counted(site: Site, image: str) -> None:
-    port = free_port()
-    environment = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(port)}
-    runner = site.start(site.account(), environment=environment)
-    metrics = Metrics(port)
+    metrics = Metrics()
+    runner = site.start(site.account(), environment=metrics.environment)
     async with Client(runner.address) as client:
         served(await client.evaluate(image, wish()))
         assert metrics.sum("pod_retries_total") == 0
