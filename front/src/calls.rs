@@ -16,11 +16,11 @@ use tonic::{Code, Status};
 use wrapper_server::call::Outcome;
 use wrapper_server::errors::EvaluationError;
 use wrapper_server::process::Start;
-use wrapper_server::rpc::evaluate::{LONGEST_TIMEOUT, shown, time_for, timeout_of};
+use wrapper_server::rpc::evaluate::{LONGEST_TIMEOUT, time_for, timeout_of};
 use wrapper_server::rpc::router::Evaluator;
 
 use crate::functions::{Functions, LocalFunction};
-use crate::incoming::{Budget, Incoming, read};
+use crate::incoming::{Budget, Incoming, LONGEST_IMAGE, Seen, read};
 use crate::link::Link;
 use crate::messages::{self, Answered, Call, Forwarded, Header, News, Refuse};
 use crate::pods::{Passed, Pods, forward};
@@ -29,8 +29,6 @@ use crate::record::Record;
 use crate::reply::Reply;
 
 const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
-/// The runner's own limit.
-const LONGEST_IMAGE: usize = 1024;
 /// How long after a call's deadline the runner may still tell its caller why.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -95,11 +93,11 @@ enum Event {
 impl Front {
     async fn answer(&self, headers: &HeaderMap, body: Body) -> Result<Reply, Status> {
         let mut record = Record::new(self.link.clone(), time_for(headers, self.default_timeout));
-        let announced = AtomicUsize::new(0);
+        let seen = Seen::default();
         let mut cancelling = self.cancelling.clone();
         let read = tokio::select! {
             biased;
-            read = read(body, headers, self.message_limit, &announced) => read,
+            read = read(body, headers, self.message_limit, &self.budget, &seen) => read,
             () = sleep_until(record.deadline) => {
                 Err(EvaluationError::deadline_exceeded(&record.image, record.started.elapsed()))
             }
@@ -107,13 +105,13 @@ impl Front {
                 Err(EvaluationError::runner_shutting_down(&record.image))
             }
         };
-        record.received(announced.into_inner());
+        record.received(seen.size());
+        record.image = seen.image();
         let incoming = match read {
             Ok(incoming) => incoming,
             Err(error) => return Err(record.fail(&error)),
         };
         record.received(incoming.message_size());
-        record.image = shown(&incoming.request.image);
         let length = incoming.request.image.chars().count();
         if length > LONGEST_IMAGE {
             // So long a name is not worth a question.
@@ -121,26 +119,25 @@ impl Front {
             let why = format!("\"{}\" is no valid image: {why}", record.image);
             return Err(record.fail(&EvaluationError::invalid_request(why)));
         }
-        let _share = match self.budget.enter(&record.image, incoming.message_size()) {
-            Ok(share) => share,
-            Err(error) => return Err(record.fail(&error)),
-        };
         match self.functions.of_image(&incoming.request.image) {
             Some(function) => {
                 let _unasked = Counted::new(&self.census, |census| &census.unasked);
                 record.execute(&function.name, None);
-                self.execute(record, &function, incoming.request.resource_list).await
+                self.execute(record, &function, incoming).await
             }
             None => self.ask(record, headers, incoming).await,
         }
     }
 
-    async fn execute(&self, mut record: Record, function: &LocalFunction, list: Bytes) -> Result<Reply, Status> {
+    async fn execute(&self, mut record: Record, function: &LocalFunction, incoming: Incoming) -> Result<Reply, Status> {
+        // The function's input is a part of it, and may go as soon as that is written.
+        let Incoming { framed, request, share: _share } = incoming;
+        drop(framed);
         let mut cancelling = self.cancelling.clone();
         let deadline = record.deadline;
         let outcome = tokio::select! {
             biased;
-            outcome = self.run(&mut record, function, list) => outcome,
+            outcome = self.run(&mut record, function, request.resource_list) => outcome,
             () = sleep_until(deadline) => {
                 Err(EvaluationError::deadline_exceeded(&record.image, record.started.elapsed()))
             }
@@ -202,7 +199,7 @@ impl Front {
                             );
                         }
                     };
-                    return self.execute(record, &function, incoming.request.resource_list).await;
+                    return self.execute(record, &function, incoming).await;
                 }
                 Event::Answer(Answer::Forward(order, by)) => {
                     connection = order.connection;

@@ -1,8 +1,11 @@
 //! The message of a request: read once, and kept as it came, so that it can be passed on without a copy.
+//!
+//! It has its part of the memory before it is read: one that does not fit beside the others is read to its end for the
+//! sake of its image alone, which is behind the resource list, and nothing else of it is kept.
 
 use std::io::Read;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use flate2::read::{GzDecoder, ZlibDecoder};
@@ -11,16 +14,23 @@ use http_body_util::BodyExt;
 use prost::Message;
 use tonic::body::Body;
 use wrapper_server::errors::EvaluationError;
+use wrapper_server::rpc::evaluate::shown;
 use wrapper_server::rpc::messages::EvaluateFunctionRequest;
+
+use crate::skimming::Skimming;
 
 /// A flag that tells whether it is compressed, and the length in four bytes, come before a message.
 pub const PREFIX: usize = 5;
+/// In characters: the runner's own limit.
+pub const LONGEST_IMAGE: usize = 1024;
 
 /// A message as it goes over the wire.
 pub struct Incoming {
     /// With its prefix; never compressed.
     pub framed: Bytes,
     pub request: EvaluateFunctionRequest,
+    /// Of the memory of all requests; for as long as the message is there.
+    pub share: Share,
 }
 
 impl Incoming {
@@ -29,24 +39,53 @@ impl Incoming {
     }
 }
 
-/// The one message of a request; its size is noted as soon as it is announced.
+/// What is known of a message before it is whole, for whoever does not wait for that.
+#[derive(Default)]
+pub struct Seen {
+    size: AtomicUsize,
+    image: OnceLock<String>,
+}
+
+impl Seen {
+    /// As it was announced.
+    pub fn size(&self) -> usize {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// As messages show it; empty while it is not known.
+    pub fn image(&self) -> String {
+        self.image.get().cloned().unwrap_or_default()
+    }
+
+    fn note_image(&self, image: &str) {
+        let _ = self.image.set(shown(image));
+    }
+}
+
+/// The one message of a request.
 pub async fn read(
     mut body: Body,
     headers: &HeaderMap,
     limit: usize,
-    announced: &AtomicUsize,
+    budget: &Budget,
+    seen: &Seen,
 ) -> Result<Incoming, EvaluationError> {
-    let invalid =
-        |why: &str| EvaluationError::invalid_request(format!("the request is no EvaluateFunctionRequest: {why}"));
     let mut pieces = Pieces::default();
+    let mut share = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| invalid(&error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
         pieces.add(data);
         let Some(size) = pieces.announced() else { continue };
-        announced.store(size, Ordering::Relaxed);
+        seen.size.store(size, Ordering::Relaxed);
         if size > limit {
             return Err(EvaluationError::message_too_large(size, limit));
+        }
+        if share.is_none() {
+            match budget.enter(size) {
+                Ok(part) => share = Some(part),
+                Err(used) => return Err(refused(pieces.whole(), body, size, used, budget, seen).await),
+            }
         }
         pieces.expect(size);
         if pieces.len() > PREFIX + size {
@@ -57,13 +96,50 @@ pub async fn read(
     if framed.is_empty() {
         return Err(EvaluationError::invalid_request("the request has no message".into()));
     }
-    if framed.len() < PREFIX || framed.len() < PREFIX + announced.load(Ordering::Relaxed) {
+    let Some(share) = share.filter(|_| framed.len() == PREFIX + seen.size()) else {
         return Err(invalid("it ends in the middle"));
-    }
-    let framed = if framed[0] == 0 { framed } else { unpacked(&framed, headers, limit)? };
+    };
+    let is_packed = framed[0] != 0;
+    let framed = if is_packed { unpacked(&framed, headers, limit)? } else { framed };
     let request =
         EvaluateFunctionRequest::decode(framed.slice(PREFIX..)).map_err(|error| invalid(&error.to_string()))?;
-    Ok(Incoming { framed, request })
+    seen.note_image(&request.image);
+    let share = if is_packed { budget.change(share, &seen.image(), framed.len() - PREFIX)? } else { share };
+    Ok(Incoming { framed, request, share })
+}
+
+fn invalid(why: &str) -> EvaluationError {
+    EvaluationError::invalid_request(format!("the request is no EvaluateFunctionRequest: {why}"))
+}
+
+/// There is no room for a message of that size; whose it is stands at its end.
+async fn refused(
+    begin: Bytes,
+    mut body: Body,
+    size: usize,
+    used: usize,
+    budget: &Budget,
+    seen: &Seen,
+) -> EvaluationError {
+    // What is compressed cannot be read in passing.
+    if begin[0] == 0 {
+        let mut skimming = Skimming::default();
+        let mut data = begin.slice(PREFIX..);
+        let mut left = size;
+        loop {
+            skimming.look(&data);
+            left = left.saturating_sub(data.len());
+            if left == 0 {
+                break;
+            }
+            let Some(Ok(frame)) = body.frame().await else { break };
+            data = frame.into_data().unwrap_or_default();
+        }
+        if let Some(image) = skimming.image() {
+            seen.note_image(image);
+        }
+    }
+    EvaluationError::overloaded(&seen.image(), size, used, budget.limit)
 }
 
 /// What came so far; one piece alone is never copied.
@@ -145,14 +221,20 @@ impl Budget {
         Self { limit, used: Arc::default() }
     }
 
-    /// One alone always fits.
-    pub fn enter(&self, image: &str, size: usize) -> Result<Share, EvaluationError> {
+    /// One alone always fits; else how much the others take that leave no room for it.
+    pub fn enter(&self, size: usize) -> Result<Share, usize> {
         let used = self.used.load(Ordering::Relaxed);
         if used > 0 && used.saturating_add(size) > self.limit {
-            return Err(EvaluationError::overloaded(image, size, used, self.limit));
+            return Err(used);
         }
         self.used.fetch_add(size, Ordering::Relaxed);
         Ok(Share { used: Arc::clone(&self.used), size })
+    }
+
+    /// It turned out to be of another size.
+    fn change(&self, share: Share, image: &str, size: usize) -> Result<Share, EvaluationError> {
+        drop(share);
+        self.enter(size).map_err(|used| EvaluationError::overloaded(image, size, used, self.limit))
     }
 }
 
@@ -182,11 +264,18 @@ mod tests {
     }
 
     fn read_in(chunks: Vec<Vec<u8>>, limit: usize) -> Result<Incoming, EvaluationError> {
+        read_beside(&Budget::new(1_000_000), chunks, limit).0
+    }
+
+    /// And the image that is known then.
+    fn read_beside(budget: &Budget, chunks: Vec<Vec<u8>>, limit: usize) -> (Result<Incoming, EvaluationError>, String) {
         let frames = chunks.into_iter().map(|chunk| Ok::<_, tonic::Status>(http_body::Frame::data(Bytes::from(chunk))));
         let body = Body::new(StreamBody::new(tokio_stream::iter(frames)));
         let headers = HeaderMap::from_iter([(http::HeaderName::from_static("grpc-encoding"), "gzip".parse().unwrap())]);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(read(body, &headers, limit, &AtomicUsize::new(0)))
+        let seen = Seen::default();
+        let incoming = runtime.block_on(read(body, &headers, limit, budget, &seen));
+        (incoming, seen.image())
     }
 
     #[test]
@@ -233,12 +322,49 @@ mod tests {
     #[test]
     fn requests_share_the_memory_and_one_alone_always_fits() {
         let budget = Budget::new(10);
-        let alone = budget.enter("i", 100).unwrap();
-        assert_eq!(budget.enter("i", 1).err().unwrap().reason, "OVERLOADED");
+        let alone = budget.enter(100).unwrap();
+        assert_eq!(budget.enter(1).err(), Some(100));
         drop(alone);
-        let shares = [budget.enter("i", 5).unwrap(), budget.enter("i", 5).unwrap()];
-        assert!(budget.enter("i", 1).is_err());
+        let shares = [budget.enter(5).unwrap(), budget.enter(5).unwrap()];
+        assert!(budget.enter(1).is_err());
         drop(shares);
+        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_image_and_leaves_nothing() {
+        let budget = Budget::new(100);
+        let held = budget.enter(90).unwrap();
+        let bytes = framed(&message(), 0);
+        for size in [1, 4, 7, bytes.len()] {
+            let (refused, image) = read_beside(&budget, bytes.chunks(size).map(<[u8]>::to_vec).collect(), 1000);
+            let refused = refused.err().unwrap();
+            assert_eq!((refused.reason, image.as_str()), ("OVERLOADED", "an-image"));
+            assert!(refused.message.starts_with("function \"an-image\" is not run now"), "{}", refused.message);
+        }
+        let (refused, image) = read_beside(&budget, vec![framed(b"a compressed message", 1)], 1000);
+        assert_eq!((refused.err().unwrap().reason, image.as_str()), ("OVERLOADED", ""));
+        assert_eq!(budget.used.load(Ordering::Relaxed), 90);
+        drop(held);
+        let (whole, _) = read_beside(&budget, vec![bytes.clone()], 1000);
+        assert_eq!(budget.used.load(Ordering::Relaxed), bytes.len() - PREFIX);
+        drop(whole);
+        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_message_counts_by_what_it_is_unpacked() {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+        let list = Bytes::from(vec![b'#'; 50_000]);
+        let message = EvaluateFunctionRequest { resource_list: list, image: "an-image".into() }.encode_to_vec();
+        gzip.write_all(&message).unwrap();
+        let packed = framed(&gzip.finish().unwrap(), 1);
+        let budget = Budget::new(60_000);
+        let (incoming, _) = read_beside(&budget, vec![packed.clone()], 100_000);
+        assert_eq!(budget.used.load(Ordering::Relaxed), message.len());
+        let (refused, image) = read_beside(&budget, vec![packed], 100_000);
+        assert_eq!((refused.err().unwrap().reason, image.as_str()), ("OVERLOADED", "an-image"));
+        drop(incoming);
         assert_eq!(budget.used.load(Ordering::Relaxed), 0);
     }
 }

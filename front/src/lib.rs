@@ -4,8 +4,8 @@
 //! call, what a caller is told. What it decided once for a local function is remembered, so that further calls of that
 //! image cost the runner nothing but a line of its log. Messages never leave this process but for functions and pods.
 //!
-//! From the bottom up: `messages` and `link` are the conversation with the runner; `incoming` and `reply` the bytes of a
-//! call; `record` what the runner is told about one that was executed here; `functions` executes, by the engine of the
+//! From the bottom up: `messages` and `link` are the conversation with the runner; `incoming`, `skimming` and `reply` the
+//! bytes of a call; `record` what the runner is told about one that was executed here; `functions` executes, by the engine of the
 //! wrapper server; `pods` forwards; `questions` keeps the calls that the runner was asked about; `calls` is one call from
 //! its arrival to its answer; `serve` wires it together.
 
@@ -19,3 +19,4 @@ pub mod questions;
 pub mod record;
 pub mod reply;
 pub mod serve;
+pub mod skimming;

@@ -109,6 +109,7 @@ async def test_requests_that_do_not_fit_beside_the_others_are_refused_at_once(
         await eventually(lambda: runner.functions != [], what="the first call runs")
         refused = await client.evaluate(image, large)
         assert (refused.code, refused.reason, refused.retry_delay) == ("RESOURCE_EXHAUSTED", "OVERLOADED", 1.0)
+        assert refused.message.startswith(f'function "{image}" is not run now')
         assert "--max-request-memory" in refused.message
         small = asyncio.create_task(client.evaluate(image, LIST))
         gate.touch()

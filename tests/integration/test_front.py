@@ -17,11 +17,12 @@ from krm_runner.rpc._generated import front_pb2
 from krm_runner.rpc._generated.evaluator_pb2 import EvaluateFunctionRequest, EvaluateFunctionResponse
 from support.client import METHOD, Client, answer_of, check_health
 from support.front import PlayedRunner, built_front, configuration, played_runner
-from support.processes import command_lines, eventually, open_connections
+from support.processes import command_lines, eventually, open_connections, resident_kib
 from support.runner import write_function
 from support.server import free_port
 from support.wrapper import WrapperProcess
 
+Upload = grpc.aio.StreamUnaryCall[bytes, bytes]
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 IMAGE = "example.com/test/copy:v1"
 
@@ -91,6 +92,25 @@ async def test_a_refusal_is_passed_on_as_it_is(runner: PlayedRunner, client: Cli
         await asked
     assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "not töday")
     assert dict(refused.value.trailing_metadata())["grpc-status-details-bin"] == details
+
+
+async def test_requests_that_do_not_fit_are_not_even_kept(front: Path) -> None:
+    message = EvaluateFunctionRequest(image=IMAGE, resource_list=b"#" * 5_000_000).SerializeToString()
+    async with (
+        played_runner(front, configuration(max_request_memory=8_000_000)) as runner,
+        Client(runner.address) as client,
+    ):
+        before = resident_kib(runner.process.pid)
+        # Each of them would go on after its message.
+        uploads = [cast(Upload, client.channel.stream_unary(METHOD)(timeout=60)) for _ in range(40)]
+        await asyncio.gather(*(upload.write(message) for upload in uploads))
+        refused = [(await runner.hear("ended")).ended for _ in uploads[1:]]
+        assert {(each.code, each.image) for each in refused} == {("RESOURCE_EXHAUSTED", IMAGE)}
+        # Together they are 200 MB.
+        assert resident_kib(runner.process.pid) - before < 60_000
+        upload = next(upload for upload in uploads if not upload.done())
+        await upload.done_writing()
+        assert (await runner.hear("call")).call.message_bytes == len(message)
 
 
 async def test_the_runner_hears_that_a_caller_went_away(runner: PlayedRunner, client: Client) -> None:

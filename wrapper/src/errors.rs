@@ -158,8 +158,10 @@ impl EvaluationError {
 
     /// The requests under way take all the memory that they may have.
     pub fn overloaded(image: &str, size: usize, used: usize, limit: usize) -> Self {
+        // Of one that was not read, the image may not be known.
+        let function = if image.is_empty() { "the function".into() } else { format!("function \"{image}\"") };
         let message = format!(
-            "function \"{image}\" is not run now: the runner is overloaded. The requests that it has take {used} bytes, \
+            "{function} is not run now: the runner is overloaded. The requests that it has take {used} bytes, \
              and with this one of {size} bytes more than {limit} (--max-request-memory); try again later"
         );
         let error = Self::new(Code::ResourceExhausted, "OVERLOADED", message)
