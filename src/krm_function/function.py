@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+import yaml
+
 from krm_function.package import Package
 
 
@@ -20,7 +22,7 @@ def run(function: Callable[[Package], None]) -> NoReturn:
     """
     try:
         package = Package(sys.stdin.buffer.read().decode())
-    except ValueError as error:
+    except (ValueError, yaml.YAMLError) as error:
         sys.exit(f"the input is no ResourceList: {error}")
     try:
         function(package)

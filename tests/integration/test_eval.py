@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -156,6 +157,18 @@ def test_a_function_that_fails_leaves_the_package_as_it_was(shop: Path, own: Ins
     assert state(shop) == before
     saved = yaml.safe_load((tmp_path / "results" / "results.yaml").read_text())
     assert (saved["exitCode"], saved["items"][0]["exitCode"]) == (3, 3)
+
+
+def test_results_of_a_function_that_fails_are_saved_as_it_wrote_them(
+    shop: Path, own: Installation, tmp_path: Path
+) -> None:
+    result = {"message": "no owner", "severity": "error", "resourceRef": {"kind": "Service", "name": "web"}}
+    script = f"#!/bin/sh\ncat >/dev/null\necho '{json.dumps({'kind': 'ResourceList', 'results': [result]})}'\nexit 1\n"
+    image = own.add("validates", script)
+    flags = (f"--functions={own.functions}", f"--config={own.config}", f"--results-dir={tmp_path / 'results'}")
+    assert evaluate(shop, "-i", image, *flags).returncode == 1
+    saved = yaml.safe_load((tmp_path / "results" / "results.yaml").read_text())
+    assert saved["items"][0]["results"] == [result]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

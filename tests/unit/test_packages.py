@@ -193,6 +193,9 @@ def test_broken_files_are_named(folder: Path) -> None:
     (folder / "broken.yaml").write_text("a: [")
     with pytest.raises(ConfigurationError, match=r"broken\.yaml: not valid YAML"):
         read(folder)
+    (folder / "broken.yaml").write_text("%TAG !e! tag:example.com,2000:\n---\n" + HEAD)
+    with pytest.raises(ConfigurationError, match=r"broken\.yaml: a %TAG directive"):
+        read(folder)
     (folder / "broken.yaml").write_bytes(b"\xff")
     with pytest.raises(ConfigurationError, match=r"cannot read .*broken\.yaml"):
         read(folder)
@@ -218,6 +221,8 @@ ODD = {
     "foot comments": HEAD + "# foot\n---\n# head\napiVersion: v1\nkind: B\n# end\n",
     "indented root": "  apiVersion: v1\n  kind: ConfigMap\n  metadata:\n    name: a\n# less\n",
     "end marker": HEAD + "... # over\n",
+    "directive": "%YAML 1.1\n# of the file\n---\n" + HEAD + "...\n%YAML 1.1\n---\n" + HEAD,
+    "on the line of its marker": "--- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}} # c\n--- !!map\n" + HEAD,
     "blank text": "apiVersion: v1\nkind: ConfigMap\ndata:\n  k: |\n    a\n      \n    b\n",
 }
 
@@ -231,6 +236,15 @@ def test_odd_texts_survive_a_function_that_changes_nothing(tmp_path: Path, name:
     if rewrites and name != "odd values":
         text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
     assert to_changes(files, text) == Changes()
+
+
+def test_documents_after_directives_and_on_the_line_of_their_marker_are_changed_in_place(tmp_path: Path) -> None:
+    text = "%YAML 1.1\n---\n" + HEAD + "--- {apiVersion: v1, kind: Pod, metadata: {name: b}} # second\n"
+    (tmp_path / "odd.yaml").write_text(text)
+    found = changes(tmp_path, "kind: Pod", "kind: Service")
+    assert found.written["odd.yaml"] == text.replace("kind: Pod", 'kind: "Service"')
+    files = read(tmp_path)
+    assert to_changes(files, "kind: ResourceList\nitems: []\n") == Changes(deleted=("odd.yaml",))
 
 
 def test_a_foot_comment_stays_with_its_document(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from krm_function.edits import yaml_text
 from krm_runner.app.evaluation import evaluate, evaluator_for
 from krm_runner.cli.terminal import Terminal
 from krm_runner.core import resource_list
-from krm_runner.core.errors import ConfigurationError, EvaluationError, FunctionNotFoundError
+from krm_runner.core.errors import ConfigurationError, EvaluationError, FunctionFailedError, FunctionNotFoundError
 from krm_runner.core.evaluation import EvaluationResult
 from krm_runner.core.verdict import printable
 from krm_runner.packages.files import PackageFile, read_package
@@ -143,8 +143,7 @@ class _Evaluation:
         results = await asyncio.to_thread(_results_of, result)
         self._show("Results", [str(item) for item in results])
         self._show("Stderr", printable(result.log).splitlines())
-        raw = _raw_results(result) if self._settings.results_dir else []
-        self._save_results(exit_code=0, results=raw, stderr=printable(result.log))
+        self._save_results(exit_code=0, output=bytes(result.resource_list), stderr=printable(result.log))
         return result
 
     def _show_failure(self, error: EvaluationError) -> None:
@@ -157,7 +156,9 @@ class _Evaluation:
         for line in lines:
             self._terminal.line(f"  {line}")
         exit_code = error.facts.get("exit_code", "1")
-        self._save_results(exit_code=int(exit_code), results=[], stderr=str(error))
+        # Those of a function that a runner executed are in its message alone.
+        output = error.output if isinstance(error, FunctionFailedError) else b""
+        self._save_results(exit_code=int(exit_code), output=output, stderr=str(error))
 
     def _show(self, title: str, lines: list[str]) -> None:
         if not lines:
@@ -168,14 +169,14 @@ class _Evaluation:
         if len(lines) > _MAX_SHOWN:
             self._terminal.line(f"    ... and {len(lines) - _MAX_SHOWN} more")
 
-    def _save_results(self, *, exit_code: int, results: list[Any], stderr: str) -> None:
+    def _save_results(self, *, exit_code: int, output: bytes, stderr: str) -> None:
         folder = self._settings.results_dir
         if folder is None:
             return
         item: dict[str, Any] = {"image": self._settings.image, "exitCode": exit_code}
         if stderr.strip():
             item["stderr"] = stderr
-        if results:
+        if results := _raw_results(output):
             item["results"] = results
         document = {
             "apiVersion": "kpt.dev/v1",
@@ -237,8 +238,8 @@ def _results_of(result: EvaluationResult) -> Sequence[object]:
     return resource_list.parse(bytes(result.resource_list)).results
 
 
-def _raw_results(result: EvaluationResult) -> list[Any]:
-    """The results as the function wrote them."""
-    document = cast("dict[str, Any]", yaml.load(bytes(result.resource_list), Loader=yaml.CSafeLoader))
-    found: object = document.get("results")
+def _raw_results(output: bytes) -> list[Any]:
+    """The results as the function wrote them, in its ResourceList if there is one."""
+    document = cast("dict[str, Any] | None", yaml.load(output, Loader=yaml.CSafeLoader))
+    found: object = document.get("results") if document else None
     return list(found) if is_sequence(found) else []

@@ -102,8 +102,17 @@ class FunctionFailedError(EvaluationError):
     reason = "FUNCTION_FAILED"
 
     def __init__(
-        self, image: str, *, ending: str, results: Sequence[str], stderr: str, facts: Mapping[str, str]
+        self,
+        image: str,
+        *,
+        ending: str,
+        results: Sequence[str],
+        stderr: str,
+        facts: Mapping[str, str],
+        output: bytes = b"",
     ) -> None:
+        """`output` is the ResourceList that the results are from, for those who want them as they are."""
+        self.output = output
         parts = [f'function "{image}" {ending}']
         if results:
             parts.append("results:\n" + "\n".join(f"  {line}" for line in results))

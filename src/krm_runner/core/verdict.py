@@ -49,6 +49,7 @@ def full_verdict(ending: Ending, is_cancelled: Callable[[], bool]) -> Envelope:
         facts={"exit_code": str(ending.exit_code)}
         if ending.exit_code > 0
         else {"signal": signal_name(-ending.exit_code)},
+        output=ending.stdout if envelope.results else b"",
     )
 
 

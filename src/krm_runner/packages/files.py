@@ -19,12 +19,15 @@ from krm_runner.core.errors import ConfigurationError
 
 META_FILES = frozenset({"Kptfile"})
 _SUFFIXES = (".yaml", ".yml")
-_SEPARATOR = re.compile(r"^---[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z)", re.MULTILINE)
+_DIRECTIVE = r"%[^\n]*\n(?:[ \t]*(?:#[^\n]*|\r)?\n)*"
+_SEPARATOR = re.compile(rf"^(?:{_DIRECTIVE})*---(?:[ \t]+(?=[^\s#])|[ \t]*(?:#[^\n]*)?(?:\r?\n|\Z))", re.MULTILINE)
+"""With the directives before it; a document may begin on its line."""
+_TAG_DIRECTIVE = re.compile(r"^%TAG\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class PackageDocument:
-    """One document: its text, and the separator line before it (empty for the first one, most of the time)."""
+    """One document: its text, and the separator before it (empty for the first one, most of the time)."""
 
     separator: str
     text: str
@@ -76,8 +79,11 @@ def _split(text: str, source: str) -> Iterator[PackageDocument]:
         document = text[start:end]
         if document or separator:
             yield PackageDocument(separator, document, _is_resource(document, source))
-        if found is not None:
-            separator, start = found.group(), found.end()
+        if found is None:
+            return
+        separator, start = found.group(), found.end()
+        if _TAG_DIRECTIVE.search(separator):
+            raise ConfigurationError(f"{source}: a %TAG directive; no KRM function could be told what it means")
 
 
 def _is_resource(text: str, source: str) -> bool:

@@ -27,6 +27,7 @@ from krm_runner.packages.files import PackageFile
 from krm_runner.packages.wrapping import INDEX_ANNOTATIONS, PATH_ANNOTATIONS, as_item, marked, to_resource_list
 
 _OWN_ANNOTATIONS = (*PATH_ANNOTATIONS, *INDEX_ANNOTATIONS, "internal.config.kubernetes.io/seqindent")
+_DIRECTIVES = re.compile(r"^%[^\n]*", re.MULTILINE)
 _Origin = tuple[str, int]
 
 
@@ -95,7 +96,7 @@ def _file_text(source: PackageFile | None, items: list[_Item], sent: Mapping[_Or
         # A separator that nothing comes before any more goes with what it separated.
         separator = document.separator if texts or index == 0 else ""
         texts.append(separator + text)
-    if not added and not "".join(texts).strip("- \r\n"):
+    if not added and not _DIRECTIVES.sub("", "".join(texts)).strip("- \r\n"):
         return None
     for item in added:
         texts.append(("---\n" if texts else "") + item.text)
