@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from krm_runner.core.announcement import Announcement
-from krm_runner.core.errors import KubernetesError, KubernetesForbiddenError
+from krm_runner.core.errors import KubernetesError, KubernetesForbiddenError, UnexpectedError
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.pod_failure import Failed, creation_failure, failure, overdue, start_error
 from krm_runner.core.pod_template import PodTemplate
@@ -126,6 +126,14 @@ class Starting:
         return f"; this runner does not see pods for now: {self._trouble}" if self._trouble else ""
 
     async def _start(self, effect: StartPod, start: ColdStart, wanted: Wanted) -> None:
+        try:
+            await self._bring_up(effect, start, wanted)
+        except Exception as error:
+            # A defect: whoever waits for the pod need not do so until the deadline.
+            self._not_started(effect, partial(UnexpectedError, cause=error))
+            raise
+
+    async def _bring_up(self, effect: StartPod, start: ColdStart, wanted: Wanted) -> None:
         if wanted.image is None:
             self._not_started(effect, wanted.unknown_error)
             return
