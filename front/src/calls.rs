@@ -24,6 +24,7 @@ use crate::incoming::{Budget, Incoming, LONGEST_IMAGE, Seen, read};
 use crate::link::Link;
 use crate::messages::{self, Answered, Call, Forwarded, Header, News, Refuse};
 use crate::pods::{Passed, Pods, forward};
+use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
 use crate::record::Record;
 use crate::reply::Reply;
@@ -37,6 +38,7 @@ pub struct Front {
     pub functions: Functions,
     pub questions: Arc<Questions>,
     pub pods: Pods,
+    pub pulse: Arc<Pulse>,
     pub budget: Budget,
     pub message_limit: usize,
     pub default_timeout: Duration,
@@ -173,6 +175,9 @@ impl Front {
     }
 
     async fn ask(&self, mut record: Record, headers: &HeaderMap, incoming: Incoming) -> Result<Reply, Status> {
+        if let Some(since) = self.pulse.silence() {
+            return Err(record.fail(&EvaluationError::runner_silent(&record.image, since)));
+        }
         let mut question = self.questions.open(&self.link);
         record.hand_over();
         self.link.tell(News::Call(call(question.id, &record, headers, &incoming)));

@@ -72,9 +72,14 @@ impl Functions {
     /// What it said before it forgot is not remembered.
     pub fn named(&self, run: &Run, image: &str, edition: Edition) -> io::Result<Arc<LocalFunction>> {
         let mut known = self.known();
-        let function = known.by_name.get(&run.function).cloned().map_or_else(|| self.make(run, &known), Ok)?;
+        let found = known.by_name.get(&run.function).cloned();
+        if edition != known.edition {
+            // It may not be in the configuration any more, or in another way: nothing of it stays.
+            return found.map_or_else(|| self.make(&Run { standby: 0, ..run.clone() }, &known), Ok);
+        }
+        let function = found.map_or_else(|| self.make(run, &known), Ok)?;
         known.by_name.entry(run.function.clone()).or_insert_with(|| Arc::clone(&function));
-        if run.remember && edition == known.edition {
+        if run.remember {
             if known.by_image.len() >= MOST_IMAGES {
                 known.by_image.clear();
             }
@@ -223,6 +228,7 @@ mod tests {
         functions.forget(&HashMap::new());
         functions.named(&run("f", true), "a", before).unwrap();
         assert!(functions.of_image("a").is_none());
+        assert!(functions.known().by_name.is_empty(), "it would keep processes that nobody wants");
     }
 
     #[test]

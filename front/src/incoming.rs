@@ -6,12 +6,14 @@
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use flate2::read::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http_body_util::BodyExt;
 use prost::Message;
+use tokio::time::timeout;
 use tonic::body::Body;
 use wrapper_server::errors::EvaluationError;
 use wrapper_server::rpc::evaluate::shown;
@@ -21,6 +23,8 @@ use crate::skimming::Skimming;
 
 /// A flag that tells whether it is compressed, and the length in four bytes, come before a message.
 pub const PREFIX: usize = 5;
+/// In which nothing of a request comes that is not whole.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// In characters: the runner's own limit.
 pub const LONGEST_IMAGE: usize = 1024;
 
@@ -72,9 +76,7 @@ pub async fn read(
 ) -> Result<Incoming, EvaluationError> {
     let mut pieces = Pieces::default();
     let mut share = None;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| invalid(&error.to_string()))?;
-        let Ok(data) = frame.into_data() else { continue };
+    while let Some(data) = next(&mut body).await.ok_or_else(|| stalled(pieces.len(), seen))? {
         pieces.add(data);
         let Some(size) = pieces.announced() else { continue };
         seen.size.store(size, Ordering::Relaxed);
@@ -100,12 +102,32 @@ pub async fn read(
         return Err(invalid("it ends in the middle"));
     };
     let is_packed = framed[0] != 0;
-    let framed = if is_packed { unpacked(&framed, headers, limit)? } else { framed };
+    let framed = if is_packed { unpack(framed, headers, limit).await? } else { framed };
     let request =
         EvaluateFunctionRequest::decode(framed.slice(PREFIX..)).map_err(|error| invalid(&error.to_string()))?;
     seen.note_image(&request.image);
     let share = if is_packed { budget.change(share, &seen.image(), framed.len() - PREFIX)? } else { share };
     Ok(Incoming { framed, request, share })
+}
+
+/// What comes next of a body, and nothing at its end; none if it does not come.
+async fn next(body: &mut Body) -> Option<Option<Bytes>> {
+    loop {
+        match timeout(LONGEST_PAUSE, body.frame()).await.ok()? {
+            None => return Some(None),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Some(Some(data));
+                }
+            }
+            // The caller went away, and whoever waits for the request is about to be told.
+            Some(Err(_)) => std::future::pending().await,
+        }
+    }
+}
+
+fn stalled(received: usize, seen: &Seen) -> EvaluationError {
+    EvaluationError::upload_stalled(received.saturating_sub(PREFIX), seen.size(), LONGEST_PAUSE)
 }
 
 fn invalid(why: &str) -> EvaluationError {
@@ -132,8 +154,10 @@ async fn refused(
             if left == 0 {
                 break;
             }
-            let Some(Ok(frame)) = body.frame().await else { break };
-            data = frame.into_data().unwrap_or_default();
+            match next(&mut body).await {
+                Some(Some(more)) => data = more,
+                Some(None) | None => break,
+            }
         }
         if let Some(image) = skimming.image() {
             seen.note_image(image);
@@ -180,6 +204,13 @@ impl Pieces {
     fn whole(self) -> Bytes {
         if self.joined.is_empty() { self.first } else { self.joined.freeze() }
     }
+}
+
+/// On a thread of its own: a few bytes may become megabytes, and here everybody would wait for that.
+async fn unpack(framed: Bytes, headers: &HeaderMap, limit: usize) -> Result<Bytes, EvaluationError> {
+    let headers = headers.clone();
+    let unpacking = tokio::task::spawn_blocking(move || unpacked(&framed, &headers, limit));
+    unpacking.await.unwrap_or_else(|_| Err(EvaluationError::unexpected("", "end of the thread that unpacks it")))
 }
 
 /// A compressed message as one that is not; never larger than the limit.
@@ -251,6 +282,7 @@ mod tests {
     use flate2::write::GzEncoder;
     use http_body_util::StreamBody;
     use std::io::Write;
+    use tokio_stream::StreamExt;
     use wrapper_server::rpc::evaluate::code_name;
 
     fn framed(message: &[u8], flag: u8) -> Vec<u8> {
@@ -272,7 +304,7 @@ mod tests {
         let frames = chunks.into_iter().map(|chunk| Ok::<_, tonic::Status>(http_body::Frame::data(Bytes::from(chunk))));
         let body = Body::new(StreamBody::new(tokio_stream::iter(frames)));
         let headers = HeaderMap::from_iter([(http::HeaderName::from_static("grpc-encoding"), "gzip".parse().unwrap())]);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         let seen = Seen::default();
         let incoming = runtime.block_on(read(body, &headers, limit, budget, &seen));
         (incoming, seen.image())
@@ -317,6 +349,20 @@ mod tests {
             assert_eq!(refused.reason, reason);
             assert!(refused.message.contains(words), "{}", refused.message);
         }
+    }
+
+    #[test]
+    fn a_request_that_stops_in_the_middle_gives_its_part_of_the_memory_back() {
+        let begin = framed(&message(), 0)[..PREFIX + 3].to_vec();
+        let frames = tokio_stream::iter([Ok::<_, tonic::Status>(http_body::Frame::data(Bytes::from(begin)))]);
+        let body = Body::new(StreamBody::new(frames.chain(tokio_stream::pending())));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let (budget, seen) = (Budget::new(1000), Seen::default());
+        let stalled = runtime.block_on(read(body, &HeaderMap::new(), 1000, &budget, &seen)).err().unwrap();
+        assert_eq!((stalled.reason, seen.size()), ("REQUEST_TOO_SLOW", message().len()));
+        let words = format!("stopped after 3 of {} bytes", message().len());
+        assert!(stalled.message.contains(&words), "{}", stalled.message);
+        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
     }
 
     #[test]

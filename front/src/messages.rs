@@ -7,7 +7,7 @@ use prost::{Message, Oneof};
 /// What the runner says.
 #[derive(Clone, PartialEq, Message)]
 pub struct ToFront {
-    #[prost(oneof = "Order", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "Order", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub message: Option<Order>,
 }
 
@@ -33,6 +33,8 @@ pub enum Order {
     Disconnect(Disconnect),
     #[prost(message, tag = "10")]
     AskHealth(AskHealth),
+    #[prost(message, tag = "11")]
+    Alive(Alive),
 }
 
 /// What is said to the runner.
@@ -88,6 +90,8 @@ pub struct Configure {
     pub verbosity: u32,
     #[prost(bool, tag = "12")]
     pub json_log: bool,
+    #[prost(double, tag = "13")]
+    pub longest_silence_seconds: f64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -301,6 +305,9 @@ pub struct Drain {}
 
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct CancelCalls {}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Alive {}
 
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Disconnect {

@@ -29,6 +29,7 @@ use crate::incoming::Budget;
 use crate::link::{self, Link, Orders};
 use crate::messages::{Configure, HealthAnswer, News, Order, Ready};
 use crate::pods::{Pods, ask_health};
+use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -70,6 +71,11 @@ pub fn main(arguments: &[String]) -> ExitCode {
 }
 
 fn start(listening: OwnedFd, link: OwnedFd) -> io::Result<()> {
+    // Whoever ends the service tells the runner, and that tells us. A supervisor may send its signal to all processes.
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: no handler is installed; functions are started with default dispositions.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
     let family = Arc::new(Family::default());
     family.adopt_orphans()?;
     memory::keep_while_busy();
@@ -112,12 +118,17 @@ async fn serve(listening: OwnedFd, link: OwnedFd, family: Arc<Family>) -> io::Re
     }
     let (cancel, cancelling) = watch::channel(false);
     let health = Arc::new(Health::new(ServingStatus::NotServing));
-    let front = Arc::new(front(&configured, link.clone(), Arc::clone(&family), cancelling));
+    let pulse = Arc::new(Pulse::new(seconds(configured.longest_silence_seconds), Arc::clone(&health)));
+    let front = Arc::new(front(&configured, link.clone(), Arc::clone(&family), pulse, cancelling));
     let drain = Arc::<Notify>::default();
     let control = Control { front: Arc::clone(&front), health: Arc::clone(&health), drain: Arc::clone(&drain), cancel };
     let mut ordered = tokio::spawn(control.obey(orders));
     tokio::spawn(clean_up(Arc::clone(&family), Arc::clone(&front)));
     tokio::spawn(report_load(Arc::clone(&front)));
+    tokio::spawn({
+        let pulse = Arc::clone(&front.pulse);
+        async move { pulse.watch().await }
+    });
     link.tell(News::Ready(Ready { version: VERSION.into() }));
     let draining = Arc::<Notify>::default();
     let end = {
@@ -148,19 +159,30 @@ async fn serve(listening: OwnedFd, link: OwnedFd, family: Arc<Family>) -> io::Re
     outcome
 }
 
-fn front(configured: &Configure, link: Link, family: Arc<Family>, cancelling: watch::Receiver<bool>) -> Front {
+fn front(
+    configured: &Configure,
+    link: Link,
+    family: Arc<Family>,
+    pulse: Arc<Pulse>,
+    cancelling: watch::Receiver<bool>,
+) -> Front {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Front {
         link: link.clone(),
         functions: Functions::new(link, configured, family),
         questions: Arc::<Questions>::default(),
         pods: Pods::default(),
+        pulse,
         budget: Budget::new(number(configured.max_request_memory)),
         message_limit: number(configured.message_limit),
-        default_timeout: Duration::try_from_secs_f64(configured.default_timeout_seconds).unwrap_or(Duration::MAX),
+        default_timeout: seconds(configured.default_timeout_seconds),
         cancelling,
         census: Arc::<Census>::default(),
     }
+}
+
+fn seconds(number: f64) -> Duration {
+    Duration::try_from_secs_f64(number).unwrap_or(Duration::MAX)
 }
 
 /// What the runner orders, carried out.
@@ -183,7 +205,9 @@ impl Control {
     async fn carry_out(&self, mut orders: Orders) -> io::Result<()> {
         let mut asked = JoinSet::new();
         while let Some(order) = orders.next().await? {
+            self.front.pulse.beat();
             match order {
+                Order::Alive(_) => {}
                 // Both as things are now: what is said next may take it back before the call acts upon it.
                 Order::Run(run) => {
                     self.front.questions.answer(Answer::Run(run, self.front.functions.edition()));
@@ -195,8 +219,7 @@ impl Control {
                 Order::Refuse(refuse) => self.front.questions.answer(Answer::Refuse(refuse)),
                 Order::Forget(forget) => self.front.functions.forget(&forget.standby),
                 Order::Health(wanted) => {
-                    let status = if wanted.serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-                    self.health.set(status);
+                    self.front.pulse.set_serving(wanted.serving);
                     if wanted.end_standby {
                         self.front.functions.end_standby();
                     }

@@ -12,12 +12,13 @@ from typing import cast
 import grpc
 import pytest
 from google.rpc.status_pb2 import Status
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from krm_runner.rpc._generated import front_pb2
 from krm_runner.rpc._generated.evaluator_pb2 import EvaluateFunctionRequest, EvaluateFunctionResponse
-from support.client import METHOD, Client, answer_of, check_health
+from support.client import METHOD, Client, answer_of, check_health, watch_health
 from support.front import PlayedRunner, built_front, configuration, played_runner
-from support.processes import command_lines, eventually, open_connections, resident_kib
+from support.processes import command_lines, eventually, open_connections, open_descriptors, resident_kib
 from support.runner import write_function
 from support.server import free_port
 from support.wrapper import WrapperProcess
@@ -111,6 +112,53 @@ async def test_requests_that_do_not_fit_are_not_even_kept(front: Path) -> None:
         upload = next(upload for upload in uploads if not upload.done())
         await upload.done_writing()
         assert (await runner.hear("call")).call.message_bytes == len(message)
+
+
+async def test_a_caller_that_goes_away_in_the_middle_of_its_request_is_told_as_such(
+    runner: PlayedRunner, client: Client
+) -> None:
+    upload = cast(Upload, client.channel.stream_unary(METHOD)(timeout=60))
+    await upload.write(EvaluateFunctionRequest(image=IMAGE, resource_list=LIST).SerializeToString())
+    await asyncio.sleep(0.1)
+    upload.cancel()
+    assert (await runner.hear("ended")).ended.code == "CANCELLED"
+
+
+async def test_a_runner_that_says_nothing_any_more_is_told_to_probes_and_callers(front: Path, tmp_path: Path) -> None:
+    copy = write_function(tmp_path, "copy", "#!/bin/sh\nexec cat\n")
+    configured = configuration(longest_silence_seconds=1)
+    async with played_runner(front, configured) as runner, Client(runner.address) as client:
+        first = client.start(IMAGE, LIST)
+        runner.say(**run((await runner.hear("call")).call, copy))
+        assert (await answer_of(first)).code == "OK"
+        statuses = watch_health(client.channel)
+        assert (await anext(statuses)).status == HealthCheckResponse.SERVING
+        assert (await anext(statuses)).status == HealthCheckResponse.NOT_SERVING
+        refused = await client.evaluate("example.com/test/other:v1", LIST)
+        assert (refused.code, refused.reason, refused.retry_delay) == ("UNAVAILABLE", "RUNNER_SILENT", 1.0)
+        assert 'function "example.com/test/other:v1"' in refused.message
+        assert (await client.evaluate(IMAGE, LIST)).code == "OK", "what it had decided before goes on"
+        runner.say(alive=front_pb2.Alive())
+        assert (await anext(statuses)).status == HealthCheckResponse.SERVING
+        again = client.start("example.com/test/other:v1", LIST)
+        runner.say(**run((await runner.hear("call")).call, copy))
+        assert (await answer_of(again)).code == "OK"
+
+
+async def test_calls_that_wait_for_their_turn_hold_no_descriptors(front: Path, tmp_path: Path) -> None:
+    held = write_function(tmp_path, "held", f"#!/bin/sh\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\nexec cat\n")
+    async with played_runner(front, configuration(max_parallel=1)) as runner, Client(runner.address) as client:
+        first = client.start(IMAGE, LIST)
+        runner.say(**run((await runner.hear("call")).call, held))
+        await eventually(lambda: any(f"{held}" in line for line in command_lines()), what="the function runs")
+        before = len(open_descriptors(runner.process.pid))
+        waiting = [client.start(IMAGE, LIST) for _ in range(100)]
+        while (await runner.hear("load")).load.waiting < len(waiting):
+            pass
+        assert len(open_descriptors(runner.process.pid)) <= before
+        (tmp_path / "go").touch()
+        answers = [await answer_of(call) for call in (first, *waiting)]
+    assert {answer.code for answer in answers} == {"OK"}
 
 
 async def test_the_runner_hears_that_a_caller_went_away(runner: PlayedRunner, client: Client) -> None:

@@ -10,9 +10,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from integration.conftest import Installation
-from support.client import Client, answer_of
+from support.client import Client, answer_of, watch_health
 from support.front import built_front
 from support.processes import command_lines, eventually, is_alive, name_of, open_descriptors
 
@@ -55,6 +56,37 @@ async def test_a_front_that_is_killed_ends_the_service_and_leaves_no_function(in
     assert await asyncio.to_thread(runner.wait) == 1
     assert any("the front has ended" in line and "killed by SIGKILL" in line for line in runner.lines)
     await eventually(lambda: not {"sleep 5401", "sleep 5402"} & {*command_lines()}, what="its functions are gone")
+
+
+async def test_signals_are_the_runners_and_a_front_that_gets_them_serves_on(installation: Installation) -> None:
+    image = installation.add("copy", "#!/bin/sh\nexec cat\n")
+    runner = installation.start("--shutdown-delay=0s")
+    runner.wait_for_line("event=serving")
+    async with Client(runner.address) as client:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(runner.parts[1], number)
+        assert (await client.evaluate(image, LIST)).code == "OK"
+    assert await asyncio.to_thread(runner.stop) == 0
+
+
+async def test_a_runner_that_stands_still_is_told_to_probes_until_it_goes_on(installation: Installation) -> None:
+    image = installation.add("copy", "#!/bin/sh\nexec cat\n")
+    runner = installation.start()
+    runner.wait_for_line("event=serving")
+    async with Client(runner.address) as client:
+        assert (await client.evaluate(image, LIST)).code == "OK"
+        statuses = watch_health(client.channel)
+        assert (await anext(statuses)).status == HealthCheckResponse.SERVING
+        os.kill(runner.pid, signal.SIGSTOP)
+        try:
+            assert (await anext(statuses)).status == HealthCheckResponse.NOT_SERVING
+        finally:
+            os.kill(runner.pid, signal.SIGCONT)
+        assert (await anext(statuses)).status == HealthCheckResponse.SERVING
+        # It serves for as long as it says something, calls or not.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(statuses), 17)
+    runner.wait_for_line("the runner says nothing any more")
 
 
 async def test_a_runner_that_is_killed_takes_front_and_functions_along(installation: Installation) -> None:

@@ -41,6 +41,7 @@ def configuration(**changes: object) -> front_pb2.Configure:
         "standby_max_age_seconds": 300,
         "standby_idle_seconds": 600,
         "verbosity": 2,
+        "longest_silence_seconds": 600,
     }
     return front_pb2.Configure(**(values | changes))  # type: ignore[arg-type]  # values of many types
 

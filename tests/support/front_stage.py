@@ -33,18 +33,25 @@ class FrontStage:
         self._entered.set_result((reader, writer))
 
     async def hear(self, kind: str) -> ToFront:
-        """The runner's next message, which must be of this kind."""
-        async with asyncio.timeout(PATIENCE):
-            reader, _ = await self._entered
-            (size,) = struct.unpack(">I", await reader.readexactly(4))
-            message = ToFront.FromString(await reader.readexactly(size))
+        """The runner's next message, which must be of this kind; that it is alive, it says all the time."""
+        message = await self._next()
+        assert message is not None
         assert message.WhichOneof("message") == kind, message
         return message
 
     async def hear_nothing_more(self) -> None:
         """The runner has closed the link."""
+        assert await self._next() is None
+
+    async def _next(self) -> ToFront | None:
         async with asyncio.timeout(PATIENCE):
-            assert await (await self._entered)[0].read() == b""
+            reader, _ = await self._entered
+            while prefix := await reader.read(4):
+                (size,) = struct.unpack(">I", prefix + await reader.readexactly(4 - len(prefix)))
+                message = ToFront.FromString(await reader.readexactly(size))
+                if not message.HasField("alive"):
+                    return message
+        return None
 
     async def say(self, *messages: FromFront) -> None:
         """All of them in one go."""

@@ -27,7 +27,11 @@ def main() -> int:
         for key, _ in watched.select():
             source, target = key.fileobj, key.data
             assert isinstance(source, socket.socket)
-            data = source.recv(65536)
+            try:
+                data = source.recv(65536)
+            except ConnectionResetError:
+                # It did not read everything.
+                data = b""
             if not data:
                 listener.close()
                 return int(os.environ.get("PLAYED_FRONT_EXIT", "0"))

@@ -101,6 +101,7 @@ impl Call {
     /// By the process in standby, if there is one that is of use.
     fn execute(&self) -> (Origin, Result<Ended, Failure>) {
         if let Some(reserve) = self.usable_reserve()
+            && self.stop.arm().is_ok()
             && let Some((process, identity)) = reserve.take()
         {
             let (child, feed) = process.feed(&self.input);
@@ -113,7 +114,10 @@ impl Call {
             }
             // It cannot have worked: it read nothing and wrote nothing.
         }
-        let start = || self.function.start(self.environment.as_deref(), &self.input);
+        let start = || {
+            self.stop.arm()?;
+            self.function.start(self.environment.as_deref(), &self.input)
+        };
         let started = start().or_else(|error| {
             let gave_way = is_lack(&error) && self.places.reserves.give_way();
             if gave_way { start() } else { Err(error) }

@@ -127,7 +127,8 @@ impl EvaluationError {
     /// The call's time was over before the function's answer was there.
     pub fn deadline_exceeded(image: &str, after: Duration) -> Self {
         let message = format!(
-            "function \"{image}\" did not answer before the deadline of the call; it was stopped after {:.1}s",
+            "{} did not answer before the deadline of the call; it was stopped after {:.1}s",
+            named(image),
             after.as_secs_f64()
         );
         Self::new(Code::DeadlineExceeded, "DEADLINE_EXCEEDED", message)
@@ -142,6 +143,25 @@ impl EvaluationError {
         Self { retry_after: SOON, ..Self::new(Code::Unavailable, "REQUEST_TOO_SLOW", message) }
     }
 
+    /// Nothing came of a request for so long that is not whole: it must not take its part of the memory for ever.
+    pub fn upload_stalled(received: usize, size: usize, after: Duration) -> Self {
+        let message = format!(
+            "the request stopped after {received} of {size} bytes: nothing came for {}s; try again",
+            after.as_secs()
+        );
+        Self { retry_after: SOON, ..Self::new(Code::Unavailable, "REQUEST_TOO_SLOW", message) }
+    }
+
+    /// The runner, which decides what becomes of calls, says nothing any more.
+    pub fn runner_silent(image: &str, since: Duration) -> Self {
+        let message = format!(
+            "{} is not run now: the runner has not answered its front for {}s; try again later",
+            named(image),
+            since.as_secs()
+        );
+        Self { retry_after: SOON, ..Self::new(Code::Unavailable, "RUNNER_SILENT", message) }
+    }
+
     /// The pod is stopping and the call could not end in time; whoever calls again wants to know how far it came.
     pub fn shutting_down(image: &str, is_started: bool) -> Self {
         let what = if is_started { "stopped" } else { "not started" };
@@ -152,17 +172,16 @@ impl EvaluationError {
 
     /// The runner is stopping and the call could not end in time.
     pub fn runner_shutting_down(image: &str) -> Self {
-        let message = format!("function \"{image}\" was stopped because this runner is shutting down; try again");
+        let message = format!("{} was stopped because this runner is shutting down; try again", named(image));
         Self { retry_after: SOON, ..Self::new(Code::Unavailable, "SHUTTING_DOWN", message) }
     }
 
     /// The requests under way take all the memory that they may have.
     pub fn overloaded(image: &str, size: usize, used: usize, limit: usize) -> Self {
-        // Of one that was not read, the image may not be known.
-        let function = if image.is_empty() { "the function".into() } else { format!("function \"{image}\"") };
         let message = format!(
-            "{function} is not run now: the runner is overloaded. The requests that it has take {used} bytes, \
-             and with this one of {size} bytes more than {limit} (--max-request-memory); try again later"
+            "{} is not run now: the runner is overloaded. The requests that it has take {used} bytes, \
+             and with this one of {size} bytes more than {limit} (--max-request-memory); try again later",
+            named(image)
         );
         let error = Self::new(Code::ResourceExhausted, "OVERLOADED", message)
             .fact("size", &size)
@@ -176,6 +195,11 @@ impl EvaluationError {
         let message = format!("function \"{image}\": unexpected {what} in the wrapper server; its log has the details");
         Self::new(Code::Internal, "UNEXPECTED", message)
     }
+}
+
+/// Of a request that was not read to its end, the image may not be known.
+fn named(image: &str) -> String {
+    if image.is_empty() { "the function".into() } else { format!("function \"{image}\"") }
 }
 
 fn with_stderr(headline: String, stderr: &str) -> String {

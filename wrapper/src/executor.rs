@@ -205,7 +205,7 @@ impl Ticket<'_> {
     ) -> Result<Outcome, EvaluationError> {
         let executor = self.executor;
         let refused = |error: io::Error| cannot_start(image, &executor.function, &error);
-        let stop = Arc::new(Stop::new().map_err(refused)?);
+        let stop = Arc::<Stop>::default();
         let _stop_when_dropped = StopWhenDropped(Arc::clone(&stop));
         let memory = executor.memory_forecast.lock().unwrap_or_else(PoisonError::into_inner).expected(input.len());
         let fit = usize::try_from(executor.limits.max_memory / memory.max(1)).unwrap_or(usize::MAX);

@@ -22,7 +22,7 @@ from krm_runner.front.link import Link
 from krm_runner.front.load import FrontLoad
 from krm_runner.front.local_functions import LocalFunctions
 from krm_runner.front.pod_questions import PodQuestions
-from krm_runner.front.server import FrontServer
+from krm_runner.front.server import LONGEST_SILENCE, FrontServer
 from krm_runner.process.cpus import usable_cpus
 from krm_runner.process.spawn import initial_environment
 from krm_runner.rpc._generated.front_pb2 import Configure
@@ -119,7 +119,7 @@ class FrontPort:
 
     def background(self) -> list[Coroutine[object, object, None]]:
         """See `app.port.Port`."""
-        return [self._server.watch()]
+        return [self._server.watch(), self._server.beat()]
 
     def set_serving(self, serving: bool) -> None:
         """See `app.port.Port`."""
@@ -158,4 +158,5 @@ def _configuration(settings: Settings) -> Configure:
         standby_idle_seconds=local.standby.idle if local else 0,
         verbosity=settings.log.level,
         json_log=settings.log.format == "json",
+        longest_silence_seconds=LONGEST_SILENCE,
     )

@@ -20,7 +20,7 @@ from krm_runner.front.link import Link
 from krm_runner.front.load import FrontLoad
 from krm_runner.front.pod_questions import PodQuestions
 from krm_runner.front.program import FrontProgram, describe_end, listen
-from krm_runner.rpc._generated.front_pb2 import CancelCalls, Configure, Drain, FromFront, Health, ToFront
+from krm_runner.rpc._generated.front_pb2 import Alive, CancelCalls, Configure, Drain, FromFront, Health, ToFront
 from krm_runner.rpc.evaluate import SERVICE_NAME
 from krm_runner.rpc.health import Health as HealthService
 from krm_runner.rpc.server import HealthPort
@@ -31,6 +31,9 @@ _READY_SECONDS = 10.0
 _LAST_GRACE = 2.0
 """For the front to answer the calls that are cancelled, and to end."""
 _LAST_WORDS = 1.0
+_BEAT_SECONDS = 5.0
+LONGEST_SILENCE = 3 * _BEAT_SECONDS
+"""After which the front takes this process for stuck."""
 
 _Heard = asyncio.Future[int] | asyncio.Future[str]
 
@@ -86,6 +89,12 @@ class FrontServer:
         self._serving = serving
         self._health.set_serving(serving)
         self._link.send(ToFront(health=Health(serving=serving)))
+
+    async def beat(self) -> None:
+        """Tell the front again and again that this process is there; never returns."""
+        while True:
+            self._link.send(ToFront(alive=Alive()))
+            await asyncio.sleep(_BEAT_SECONDS)
 
     async def watch(self) -> None:
         """ServeError when the front ends before it was asked to."""

@@ -197,7 +197,7 @@ mod tests {
 
     fn run(script: &str, input: &[u8]) -> Ended {
         let (child, feed) = shell(script).start_waiting().unwrap().feed(input);
-        execute(child, feed, input, 10_000_000, &Stop::new().unwrap()).ok().expect("it ends by itself")
+        execute(child, feed, input, 10_000_000, &Stop::default()).ok().expect("it ends by itself")
     }
 
     #[test]

@@ -73,29 +73,43 @@ fn is_sent_as_it_is(byte: u8) -> bool {
 
 /// The message, or as much of its beginning and end as fits, with a line that says how much is missing.
 fn fit(message: &str, mut fits: impl FnMut(&str) -> bool) -> String {
-    let characters: Vec<char> = message.chars().collect();
-    if characters.len() <= TRAILER_BUDGET && fits(message) {
+    let length = message.chars().count();
+    if length <= TRAILER_BUDGET && fits(message) {
         return message.to_owned();
     }
-    let (mut fitting, mut too_long) = (0, characters.len().min(TRAILER_BUDGET));
+    // Of megabytes only the ends are looked at.
+    let most = length.min(TRAILER_BUDGET);
+    let ends =
+        Ends { head: message.chars().take(most).collect(), tail: message.chars().rev().take(most).collect(), length };
+    let (mut fitting, mut too_long) = (0, most);
     while too_long - fitting > 1 {
         let middle = usize::midpoint(fitting, too_long);
-        if fits(&cut(&characters, middle)) {
+        if fits(&ends.cut(middle)) {
             fitting = middle;
         } else {
             too_long = middle;
         }
     }
-    cut(&characters, fitting)
+    ends.cut(fitting)
 }
 
-fn cut(characters: &[char], keep: usize) -> String {
-    let head = keep.div_ceil(2);
-    let tail = keep - head;
-    let mut text: String = characters[..head].iter().collect();
-    let _ = write!(text, "\n... [{} characters cut] ...\n", characters.len() - keep);
-    text.extend(&characters[characters.len() - tail..]);
-    text
+/// Of a message with so many characters.
+struct Ends {
+    head: Vec<char>,
+    /// The last one first.
+    tail: Vec<char>,
+    length: usize,
+}
+
+impl Ends {
+    /// So many of its characters.
+    fn cut(&self, keep: usize) -> String {
+        let head = keep.div_ceil(2);
+        let mut text: String = self.head[..head].iter().collect();
+        let _ = write!(text, "\n... [{} characters cut] ...\n", self.length - keep);
+        text.extend(self.tail[..keep - head].iter().rev());
+        text
+    }
 }
 
 #[cfg(test)]
@@ -118,6 +132,16 @@ mod tests {
                 assert!(status.message().contains("characters cut"));
             }
         }
+    }
+
+    #[test]
+    fn what_is_left_of_a_long_message_is_its_beginning_and_its_end() {
+        let text: String = (0..100_000).map(|number| format!("{number} ")).collect();
+        let status = status_of(&EvaluationError::invalid_request(text.clone()), "image", "pod");
+        let (head, rest) = status.message().split_once("\n... [").unwrap();
+        let (cut, tail) = rest.split_once(" characters cut] ...\n").unwrap();
+        assert!(text.starts_with(head) && text.ends_with(tail) && head.len() > 1000 && tail.len() > 1000);
+        assert_eq!(cut.parse::<usize>().unwrap(), text.len() - head.len() - tail.len());
     }
 
     #[test]

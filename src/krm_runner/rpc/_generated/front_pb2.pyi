@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToFront(_message.Message):
-    __slots__ = ("configure", "run", "forward", "refuse", "forget", "health", "drain", "cancel_calls", "disconnect", "ask_health")
+    __slots__ = ("configure", "run", "forward", "refuse", "forget", "health", "drain", "cancel_calls", "disconnect", "ask_health", "alive")
     CONFIGURE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     FORWARD_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class ToFront(_message.Message):
     CANCEL_CALLS_FIELD_NUMBER: _ClassVar[int]
     DISCONNECT_FIELD_NUMBER: _ClassVar[int]
     ASK_HEALTH_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
     configure: Configure
     run: Run
     forward: Forward
@@ -28,7 +29,8 @@ class ToFront(_message.Message):
     cancel_calls: CancelCalls
     disconnect: Disconnect
     ask_health: AskHealth
-    def __init__(self, configure: _Optional[_Union[Configure, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., forward: _Optional[_Union[Forward, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., cancel_calls: _Optional[_Union[CancelCalls, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., ask_health: _Optional[_Union[AskHealth, _Mapping]] = ...) -> None: ...
+    alive: Alive
+    def __init__(self, configure: _Optional[_Union[Configure, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., forward: _Optional[_Union[Forward, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., cancel_calls: _Optional[_Union[CancelCalls, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., ask_health: _Optional[_Union[AskHealth, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
 
 class FromFront(_message.Message):
     __slots__ = ("ready", "call", "ended", "forwarded", "gone", "load", "unfit", "health_answer")
@@ -51,7 +53,7 @@ class FromFront(_message.Message):
     def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ..., gone: _Optional[_Union[Gone, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., unfit: _Optional[_Union[Unfit, _Mapping]] = ..., health_answer: _Optional[_Union[HealthAnswer, _Mapping]] = ...) -> None: ...
 
 class Configure(_message.Message):
-    __slots__ = ("version", "message_limit", "default_timeout_seconds", "max_parallel", "max_waiting", "max_function_memory", "max_request_memory", "cpus", "standby_max_age_seconds", "standby_idle_seconds", "verbosity", "json_log")
+    __slots__ = ("version", "message_limit", "default_timeout_seconds", "max_parallel", "max_waiting", "max_function_memory", "max_request_memory", "cpus", "standby_max_age_seconds", "standby_idle_seconds", "verbosity", "json_log", "longest_silence_seconds")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +66,7 @@ class Configure(_message.Message):
     STANDBY_IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     VERBOSITY_FIELD_NUMBER: _ClassVar[int]
     JSON_LOG_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_SILENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     version: str
     message_limit: int
     default_timeout_seconds: float
@@ -76,7 +79,8 @@ class Configure(_message.Message):
     standby_idle_seconds: float
     verbosity: int
     json_log: bool
-    def __init__(self, version: _Optional[str] = ..., message_limit: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_parallel: _Optional[int] = ..., max_waiting: _Optional[int] = ..., max_function_memory: _Optional[int] = ..., max_request_memory: _Optional[int] = ..., cpus: _Optional[int] = ..., standby_max_age_seconds: _Optional[float] = ..., standby_idle_seconds: _Optional[float] = ..., verbosity: _Optional[int] = ..., json_log: _Optional[bool] = ...) -> None: ...
+    longest_silence_seconds: float
+    def __init__(self, version: _Optional[str] = ..., message_limit: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_parallel: _Optional[int] = ..., max_waiting: _Optional[int] = ..., max_function_memory: _Optional[int] = ..., max_request_memory: _Optional[int] = ..., cpus: _Optional[int] = ..., standby_max_age_seconds: _Optional[float] = ..., standby_idle_seconds: _Optional[float] = ..., verbosity: _Optional[int] = ..., json_log: _Optional[bool] = ..., longest_silence_seconds: _Optional[float] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("version",)
@@ -291,6 +295,10 @@ class Drain(_message.Message):
     def __init__(self) -> None: ...
 
 class CancelCalls(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Alive(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
