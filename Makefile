@@ -83,6 +83,7 @@ bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with ma
 	$(CLUSTER) build
 	PYTHONPATH=tests python -m bench.warm_path $(ARGS)
 	PYTHONPATH=tests python -m bench.pool_size $(ARGS)
+	$(CLUSTER) run -- python -m bench.cluster_path $(ARGS)
 	$(CLUSTER) run -- python -m bench.pod_runtime $(ARGS)
 	$(CLUSTER) run -- python -m bench.neighbours $(ARGS)
 	$(PICTURE)

@@ -20,6 +20,7 @@ _PARTS = (
     ("measured", "exec runtime: calls/s against a bare loop", "runner/bare ratio", "runner/bare rounds"),
     ("wrapper", "wrapper server: calls/s against a minimal one in Go", "wrapper/Go ratio", "wrapper/Go rounds"),
     ("warm", "runner and pod: calls/s against the wrapper server alone", "throughput ratio", "throughput rounds"),
+    ("cluster", "the same with real pods, on a cluster", "throughput ratio", "throughput rounds"),
 )
 _LABELS = {"function": "", "size": "", "pods": " pods", "callers": ""}
 """The columns that say what a row is of, and what stands behind them."""

@@ -36,7 +36,7 @@ def _files() -> dict[str, Content]:
     files |= _tree(standard_library, str(standard_library))
     files |= _tree(Path(yaml.__file__).parent, f"{PACKAGES}/yaml")
     linked = [path for path in files.values() if isinstance(path, Path) and (path == program or path.suffix == ".so")]
-    files |= {str(path): path for path in _libraries(linked)}
+    files |= {str(path): path for path in shared_libraries(linked)}
     return files
 
 
@@ -50,7 +50,7 @@ def _tree(directory: Path, inside: str) -> dict[str, Content]:
     return found
 
 
-def _libraries(programs: list[Path]) -> list[Path]:
-    """Shared libraries, and the loader."""
+def shared_libraries(programs: list[Path]) -> list[Path]:
+    """That programs are linked with, and the loader."""
     done = subprocess.run(["ldd", *programs], capture_output=True, text=True, timeout=120, check=False)
     return [Path(name) for name in sorted(set(re.findall(r"(?:=>)?\s(/\S+) \(0x", done.stdout)))]
