@@ -56,10 +56,20 @@ _PHASES = {
 _WHOLE = "**first call, from call to answer**"
 _REST = "image looked up; the function itself"
 _LISTENS = "from call to when the wrapper server serves, by its own log"
+_SEEN = "from call to when a watch sees the container running"
 _BEHIND = "from when a watch sees the container running to the answer"
 _KUBECTL = "**the same pod, created and Ready by kubectl**"
 _FURTHER = "a further call"
-_ROWS = (_WHOLE, _REST, *(f"{name}: {text}" for name, text in _PHASES.items()), _LISTENS, _BEHIND, _KUBECTL, _FURTHER)
+_ROWS = (
+    _WHOLE,
+    _REST,
+    *(f"{name}: {text}" for name, text in _PHASES.items()),
+    _LISTENS,
+    _SEEN,
+    _BEHIND,
+    _KUBECTL,
+    _FURTHER,
+)
 _ANNOUNCED = f"--announce-address={layout.NODE_ADDRESS}:0"
 _SIDES = ("init container", "init container, announced", "ConfigMaps", "ConfigMaps, announced")
 COLUMNS = (Column("", "", left=True), *(Column(f"{side}, ms", name) for side in _SIDES for name in ("median", "range")))
@@ -165,7 +175,9 @@ class Starts:
         self.note(_REST, whole - phases.pop("total") * 1e3)
         for name, seconds in phases.items():
             self.note(f"{name}: {_PHASES[name]}", seconds * 1e3)
-        self.note(_BEHIND, (answered - await asyncio.to_thread(self._watch.of, pod)) * 1e3)
+        behind = (answered - await asyncio.to_thread(self._watch.of, pod)) * 1e3
+        self.note(_SEEN, whole - behind)
+        self.note(_BEHIND, behind)
         self.note(_LISTENS, (await asyncio.to_thread(listening_since, self._site, pod) - began) * 1e3)
         if self._has_peer:
             peer = f"peer-{pod['metadata']['uid']}"
