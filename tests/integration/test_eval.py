@@ -171,6 +171,25 @@ def test_results_of_a_function_that_fails_are_saved_as_it_wrote_them(
     assert saved["items"][0]["results"] == [result]
 
 
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (r'{"kind": "ResourceList", "results": [{"message": "\ud83d\ude00", "severity": "error"}]}', "\U0001f600"),
+        ("kind: ResourceList\nitems: [{when: 2024-02-30, what: !Ref x}]\nresults: [{message: odd}]", "odd"),
+    ],
+    ids=["surrogates", "dates-and-tags"],
+)
+def test_results_are_saved_whatever_else_a_failed_function_writes(
+    shop: Path, own: Installation, tmp_path: Path, output: str, message: str
+) -> None:
+    (tmp_path / "output").write_text(output)
+    image = own.add("odd", f"#!/bin/sh\ncat >/dev/null\ncat {tmp_path}/output\nexit 1\n")
+    flags = (f"--functions={own.functions}", f"--config={own.config}", f"--results-dir={tmp_path / 'results'}")
+    assert evaluate(shop, "-i", image, *flags).returncode == 1
+    saved = yaml.safe_load((tmp_path / "results" / "results.yaml").read_text())
+    assert [each["message"] for each in saved["items"][0]["results"]] == [message]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_the_package_as_it_was(shop: Path, own: Installation, number: signal.Signals) -> None:
     seconds = f"70{number.value:02}"

@@ -223,6 +223,8 @@ ODD = {
     "end marker": HEAD + "... # over\n",
     "directive": "%YAML 1.1\n# of the file\n---\n" + HEAD + "...\n%YAML 1.1\n---\n" + HEAD,
     "on the line of its marker": "--- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}} # c\n--- !!map\n" + HEAD,
+    "bom and directive": "\ufeff%YAML 1.1\n---\n" + HEAD,
+    "bom and marker": "\ufeff---\n" + HEAD,
     "blank text": "apiVersion: v1\nkind: ConfigMap\ndata:\n  k: |\n    a\n      \n    b\n",
 }
 
@@ -245,6 +247,16 @@ def test_documents_after_directives_and_on_the_line_of_their_marker_are_changed_
     assert found.written["odd.yaml"] == text.replace("kind: Pod", 'kind: "Service"')
     files = read(tmp_path)
     assert to_changes(files, "kind: ResourceList\nitems: []\n") == Changes(deleted=("odd.yaml",))
+    # A comment of the function's own makes its text win, which is no flow.
+    commented = to_resource_list(files, None).replace(
+        "{apiVersion: v1, kind: Pod,", "# mine\n  {apiVersion: v1, kind: Pod,"
+    )
+    document = yaml.safe_load(to_resource_list(files, None))
+    document["items"][1]["kind"] = "Service"
+    rewritten = yaml.safe_dump(document).replace("kind: Service", "kind: Service # mine")
+    for output in (commented, rewritten):
+        written = to_changes(files, output).written.get("odd.yaml", text)
+        assert [each["metadata"]["name"] for each in yaml.safe_load_all(written)] == ["a", "b"], written
 
 
 def test_a_foot_comment_stays_with_its_document(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 import time
@@ -12,8 +13,8 @@ from typing import Any, cast
 
 import yaml
 
-from krm_function.document import Document, is_sequence
-from krm_function.edits import yaml_text
+from krm_function.document import Document, is_mapping, is_sequence
+from krm_function.edits import compose, plain_value, yaml_text
 from krm_runner.app.evaluation import evaluate, evaluator_for
 from krm_runner.cli.terminal import Terminal
 from krm_runner.core import resource_list
@@ -240,6 +241,10 @@ def _results_of(result: EvaluationResult) -> Sequence[object]:
 
 def _raw_results(output: bytes) -> list[Any]:
     """The results as the function wrote them, in its ResourceList if there is one."""
-    document = cast("dict[str, Any] | None", yaml.load(output, Loader=yaml.CSafeLoader))
-    found: object = document.get("results") if document else None
+    try:
+        # YAML does not know how JSON writes characters beyond its escapes; dates and tags must not be understood.
+        document = json.loads(output) if output.lstrip()[:1] == b"{" else plain_value(compose(output.decode()))
+    except (ValueError, yaml.YAMLError):
+        return []
+    found: object = document.get("results") if is_mapping(document) else None
     return list(found) if is_sequence(found) else []

@@ -73,12 +73,15 @@ def _read_file(folder: Path, path: str) -> PackageFile:
 
 
 def _split(text: str, source: str) -> Iterator[PackageDocument]:
-    separator, start = ("\ufeff", 1) if text.startswith("\ufeff") else ("", 0)
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    text = text.removeprefix(mark)
+    separator, start = "", 0
     for found in [*_SEPARATOR.finditer(text), None]:
         end = len(text) if found is None else found.start()
         document = text[start:end]
         if document or separator:
-            yield PackageDocument(separator, document, _is_resource(document, source))
+            yield PackageDocument(mark + separator, document, _is_resource(document, source))
+            mark = ""
         if found is None:
             return
         separator, start = found.group(), found.end()

@@ -95,6 +95,9 @@ def _file_text(source: PackageFile | None, items: list[_Item], sent: Mapping[_Or
             text = _document_text(document.text, by_index[index], sent[by_index[index].path, index])
         # A separator that nothing comes before any more goes with what it separated.
         separator = document.separator if texts or index == 0 else ""
+        if separator.endswith((" ", "\t")) and index in by_index and text is by_index[index].text:
+            # The document began on the line of its marker, where the function's own text may not.
+            separator = separator.rstrip(" \t") + "\n"
         texts.append(separator + text)
     if not added and not _DIRECTIVES.sub("", "".join(texts)).strip("- \r\n"):
         return None
