@@ -13,6 +13,7 @@ use flate2::read::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http_body_util::BodyExt;
 use prost::Message;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tonic::body::Body;
 use wrapper_server::errors::EvaluationError;
@@ -25,6 +26,9 @@ use crate::skimming::Skimming;
 pub const PREFIX: usize = 5;
 /// In which nothing of a request comes that is not whole.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Messages that are unpacked at once.
+pub const UNPACKED_AT_ONCE: usize = 2;
+static UNPACKING: Semaphore = Semaphore::const_new(UNPACKED_AT_ONCE);
 /// In characters: the runner's own limit.
 pub const LONGEST_IMAGE: usize = 1024;
 
@@ -102,7 +106,7 @@ pub async fn read(
         return Err(invalid("it ends in the middle"));
     };
     let is_packed = framed[0] != 0;
-    let framed = if is_packed { unpack(framed, headers, limit).await? } else { framed };
+    let (framed, share) = if is_packed { unpack(framed, share, headers, limit).await? } else { (framed, share) };
     let request =
         EvaluateFunctionRequest::decode(framed.slice(PREFIX..)).map_err(|error| invalid(&error.to_string()))?;
     seen.note_image(&request.image);
@@ -206,10 +210,20 @@ impl Pieces {
     }
 }
 
-/// On a thread of its own: a few bytes may become megabytes, and here everybody would wait for that.
-async fn unpack(framed: Bytes, headers: &HeaderMap, limit: usize) -> Result<Bytes, EvaluationError> {
+/// On a thread of its own: a few bytes may become megabytes, and here everybody would wait for that. How many they become
+/// is not known before, so only few do it at once.
+async fn unpack(
+    framed: Bytes,
+    share: Share,
+    headers: &HeaderMap,
+    limit: usize,
+) -> Result<(Bytes, Share), EvaluationError> {
+    let turn = UNPACKING.acquire().await.expect("never closed");
     let headers = headers.clone();
-    let unpacking = tokio::task::spawn_blocking(move || unpacked(&framed, &headers, limit));
+    let unpacking = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        Ok((unpacked(&framed, &headers, limit)?, share))
+    });
     unpacking.await.unwrap_or_else(|_| Err(EvaluationError::unexpected("", "end of the thread that unpacks it")))
 }
 

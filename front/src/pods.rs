@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 use wrapper_server::rpc::evaluate::METHOD;
@@ -36,6 +38,9 @@ const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
 const FRAME_SIZE: u32 = 256 * 1024;
 /// Between two attempts to reach a pod that is just being started.
 const NEXT_ATTEMPT: Duration = Duration::from_millis(50);
+/// That are looked up: without an answer from DNS each takes a thread for half a minute.
+pub const NAMES_AT_ONCE: usize = 16;
+static NAMES: Semaphore = Semaphore::const_new(NAMES_AT_ONCE);
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 /// A `HealthCheckRequest` for the whole server.
 const WHOLE_SERVER: &[u8] = &[0; PREFIX];
@@ -202,11 +207,10 @@ async fn connect(address: &str) -> Result<Sender, Trouble> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let unnamed = |_| Trouble { why: format!("the name {host} is not known"), reached: false, is_unnamed: true };
     let late = |_| unreached("it does not accept connections");
-    let addresses: Vec<_> = timeout(CONNECT_TIMEOUT, tokio::net::lookup_host(address))
+    let addresses = timeout(CONNECT_TIMEOUT, look_up(address.to_owned()))
         .await
         .map_err(|_| unnamed(io::Error::from(io::ErrorKind::TimedOut)))?
-        .map_err(unnamed)?
-        .collect();
+        .map_err(unnamed)?;
     let connecting = TcpStream::connect(addresses.as_slice());
     let stream = timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?.map_err(|error| refused(&error))?;
     let _ = stream.set_nodelay(true);
@@ -230,6 +234,16 @@ async fn connect(address: &str) -> Result<Sender, Trouble> {
         }
     });
     Ok(sender)
+}
+
+/// Who gives up leaves the question to its thread, and that in its place.
+async fn look_up(address: String) -> io::Result<Vec<SocketAddr>> {
+    let place = NAMES.acquire().await.map_err(io::Error::other)?;
+    let looking = tokio::spawn(async move {
+        let _place = place;
+        Ok(tokio::net::lookup_host(address).await?.collect())
+    });
+    looking.await.map_err(io::Error::other)?
 }
 
 fn request(message: &Sent<'_>, address: &str) -> Result<Request<Full<Bytes>>, Trouble> {

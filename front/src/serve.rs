@@ -25,10 +25,10 @@ use wrapper_server::{log, memory};
 
 use crate::calls::{Census, Front};
 use crate::functions::Functions;
-use crate::incoming::Budget;
+use crate::incoming::{Budget, UNPACKED_AT_ONCE};
 use crate::link::{self, Link, Orders};
 use crate::messages::{Configure, HealthAnswer, News, Order, Ready};
-use crate::pods::{Pods, ask_health};
+use crate::pods::{NAMES_AT_ONCE, Pods, ask_health};
 use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
 
@@ -44,8 +44,8 @@ const FRAME_SIZE: u32 = 256 * 1024;
 /// everybody's calls.
 const MAX_STREAMS: u32 = 4096;
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// That are looked up: without an answer from DNS each takes a thread for half a minute.
-const NAMES_AT_ONCE: usize = 16;
+/// Names that are looked up do not keep messages from being unpacked.
+const BLOCKING_THREADS: usize = NAMES_AT_ONCE + UNPACKED_AT_ONCE;
 const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(2);
 const NEXT_ACCEPT: Duration = Duration::from_millis(100);
 const LOAD_INTERVAL: Duration = Duration::from_millis(250);
@@ -80,7 +80,7 @@ fn start(listening: OwnedFd, link: OwnedFd) -> io::Result<()> {
     family.adopt_orphans()?;
     memory::keep_while_busy();
     // One thread speaks gRPC; the others each run one function.
-    let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(NAMES_AT_ONCE).build()?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()?;
     let outcome = runtime.block_on(serve(listening, link, Arc::clone(&family)));
     // Whoever still lives belongs to a call that nobody waits for.
     family.kill_all();

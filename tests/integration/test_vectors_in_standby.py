@@ -108,17 +108,15 @@ async def test_vector_of_the_front(vector: Vector, fronts: Runners) -> None:
     def is_unfit() -> bool:
         return any(unfit.search(line) for line in runner.lines)
 
-    async def is_prepared(turn: int) -> None:
-        if vector.name in ACTS_EARLY:
-            first = turn == 1
-            await eventually(lambda: is_unfit() or (first and waits()), what="an act before the input")
-        elif vector.name not in CANNOT_START | NEVER_STARTED and "cancel_after_seconds" not in vector.data:
-            await eventually(waits, what="a process in standby")
-
     await try_vector(without_the_dead(vector), runner)
-    await is_prepared(1)
+    # What the metric says later may be of before: the third call finds a process or does not.
+    if vector.name in ACTS_EARLY:
+        await eventually(lambda: is_unfit() or waits(), what="an act before the input")
+    elif vector.name not in CANNOT_START | NEVER_STARTED and "cancel_after_seconds" not in vector.data:
+        await eventually(waits, what="a process in standby")
     await try_vector(without_the_dead(vector), runner)
-    await is_prepared(2)
+    if vector.name in ACTS_EARLY:
+        await eventually(is_unfit, what="an act before the input")
     await try_vector(vector, runner)
     assert is_unfit() == (vector.name in ACTS_EARLY)
     ended = 0 if vector.name in NEVER_STARTED | CANNOT_START | STOPPED else 3
@@ -129,7 +127,8 @@ async def test_vector_of_the_front(vector: Vector, fronts: Runners) -> None:
     await eventually(lambda: executions() == ended, what=f"{ended} executions counted")
     by_standby = metrics.sum("executions_total", function=vector.name, process="standby")
     # One that acts early may be taken before it does, once.
-    assert by_standby <= 1 if vector.name in ACTS_EARLY else by_standby == max(0, ended - 1)
+    assert by_standby <= 1 if vector.name in ACTS_EARLY or not ended else by_standby in (1, 2)
+    assert ended or not by_standby
 
 
 async def test_nothing_is_left_after_all_of_them(runners: Runners, fronts: Runners) -> None:

@@ -27,15 +27,19 @@ def main() -> int:
         for key, _ in watched.select():
             source, target = key.fileobj, key.data
             assert isinstance(source, socket.socket)
-            try:
-                data = source.recv(65536)
-            except ConnectionResetError:
-                # It did not read everything.
-                data = b""
-            if not data:
+            if not passed_on(source, target):
                 listener.close()
                 return int(os.environ.get("PLAYED_FRONT_EXIT", "0"))
-            target.sendall(data)
+
+
+def passed_on(source: socket.socket, target: socket.socket) -> bool:
+    """Whether both are still there; one that goes may leave something unread."""
+    try:
+        data = source.recv(65536)
+        target.sendall(data)
+    except ConnectionError:
+        return False
+    return bool(data)
 
 
 if __name__ == "__main__":
