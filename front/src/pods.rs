@@ -204,7 +204,8 @@ impl Connection {
 }
 
 async fn connect(address: &str) -> Result<Sender, Trouble> {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    // As people know it: a dot at the end says that it is the whole name.
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_end_matches('.');
     let unnamed = |_| Trouble { why: format!("the name {host} is not known"), reached: false, is_unnamed: true };
     let late = |_| unreached("it does not accept connections");
     let addresses = timeout(CONNECT_TIMEOUT, look_up(address.to_owned()))

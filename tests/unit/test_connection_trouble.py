@@ -45,7 +45,7 @@ _NOT_CONNECTED = "failed to connect to all addresses; last error: "
         ),
         (f"{_NOT_CONNECTED}UNKNOWN: ipv4:127.0.0.1:1: something new", "no connection: something new"),
         (
-            "errors resolving f.ns.svc.cluster.local:9446: [field:hostname lookup error:address lookup failed for "
+            "errors resolving f.ns.svc.cluster.local.:9446: [field:hostname lookup error:address lookup failed for "
             "f.ns.svc.cluster.local:9446: Domain name not found]",
             "the name f.ns.svc.cluster.local is not known",
         ),

@@ -3,6 +3,9 @@
 Inside the cluster that is the name of the pod's Service, so that a service mesh sees it; its cluster IP is the second
 choice, for the half minute in which a DNS server may still say that there was no such name. Outside of the cluster
 there is no such DNS: a flag chooses the cluster IP or the pod's own.
+
+A name is asked for as it is, which a dot at its end says: in a pod (ndots:5) it would be looked for in every domain of
+the search list first, eight questions instead of two.
 """
 
 from __future__ import annotations
@@ -51,7 +54,6 @@ class Addresses:
         """
         if not pod_ip:
             return []
-        authority = self._authority(name)
         if self._kind is AddressKind.POD_IP:
             return [self.directly(name, pod_ip=pod_ip)]
         cluster_ip = self._services.cluster_ip(name)
@@ -59,12 +61,18 @@ class Addresses:
             return []
         if cluster_ip == "None":
             # A headless Service, which a template may ask for: its name leads to the pod itself.
-            return [Target(authority, authority), self.directly(name, pod_ip=pod_ip)]
-        by_ip = Target(_joined(cluster_ip), authority)
-        return [by_ip] if self._kind is AddressKind.CLUSTER_IP else [Target(authority, authority), by_ip]
+            return [self._by_name(name), self.directly(name, pod_ip=pod_ip)]
+        by_ip = Target(_joined(cluster_ip), self._authority(name))
+        return [by_ip] if self._kind is AddressKind.CLUSTER_IP else [self._by_name(name), by_ip]
+
+    def _by_name(self, name: str) -> Target:
+        return Target(f"{self._host(name)}.:{WRAPPER_PORT}", self._authority(name))
 
     def _authority(self, name: str) -> str:
-        return f"{name}.{self._namespace}.svc.{CLUSTER_DOMAIN}:{WRAPPER_PORT}"
+        return f"{self._host(name)}:{WRAPPER_PORT}"
+
+    def _host(self, name: str) -> str:
+        return f"{name}.{self._namespace}.svc.{CLUSTER_DOMAIN}"
 
 
 def _joined(ip: str) -> str:

@@ -46,7 +46,7 @@ _BY_A_PROXY = "upstream connect error|no healthy upstream"
 def trouble_of(code: grpc.StatusCode, text: str) -> Trouble | None:
     """Nothing when this is no trouble with the connection: whoever answered meant it."""
     if match := re.match(r"errors resolving (.*?):|DNS resolution failed for (.*?):", text):
-        name = match[1] or match[2]
+        name = (match[1] or match[2]).removesuffix(".")
         return Trouble(f"the name {name} is not known", reached=False, is_unnamed=True)
     if match := re.match(r"failed to connect to all addresses; last error: [A-Z_]+: (?:(?:ipv4|ipv6)\S+: )?(.*)", text):
         return Trouble(_in_words(_NOT_CONNECTED, match[1]) or f"no connection: {match[1]}", reached=False)
