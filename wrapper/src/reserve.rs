@@ -18,6 +18,8 @@ use crate::reserves::Leave;
 use crate::standby::{Identity, Load, Standby, Take, Terms};
 
 const STACK: usize = 128 * 1024;
+/// Before a process is started: whoever gets the answer that has just left may share our CPU, and comes first.
+const AFTER_THE_ANSWER: Duration = Duration::from_micros(300);
 /// How long a call waits for a process that is just being started, before it starts one itself.
 const LONGEST_START: Duration = Duration::from_secs(1);
 /// How long the end of this program waits for that of the last process.
@@ -206,6 +208,7 @@ impl Reserve {
     }
 
     fn start(&self) {
+        thread::sleep(AFTER_THE_ANSWER);
         // Looked at first: if the file is replaced meanwhile, the process is that of a file that is not there any more.
         let identity = self.function.identity().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
         let started = identity.and_then(|identity| Ok((self.function.start_waiting()?, identity)));
