@@ -1,4 +1,4 @@
-"""Who runs on which CPU, and when the machine has nothing else to do: so that a figure is that of what is measured."""
+"""Who runs on which CPU and with which share, and when the machine is idle: so that a figure is of what is measured."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ _PERIOD_SECONDS = 1.0
 _PERIODS = 3
 """So many in a row must be idle."""
 _LONGEST_SECONDS = 60.0
+_CGROUPS = Path("/sys/fs/cgroup")
+_GROUP = "krm-runner-bench"
 
 
 def descendants(pid: int) -> list[int]:
@@ -49,6 +51,42 @@ def restricted(processes: Iterable[int], cpus: Collection[int]) -> Generator[Non
         yield
     finally:
         _assign(kept, range(os.cpu_count() or 1))
+
+
+@contextmanager
+def as_a_container(processes: Iterable[int], *, beside: int, millicores: int) -> Generator[None]:
+    """They have the share of CPUs that a pod has which asks for so much, on the node of the pod with that process."""
+    kept = {process: _group_of(process) for process in processes}
+    # Of a container, of its pod, of the pods of its class.
+    group = _group_of(beside).parent.parent / _GROUP
+    group.mkdir()
+    shares = max(2, millicores * 1024 // 1000)
+    if (group / "cpu.shares").exists():
+        (group / "cpu.shares").write_text(str(shares))
+    else:
+        (group / "cpu.weight").write_text(str(1 + (shares - 2) * 9999 // 262142))
+    try:
+        for process in kept:
+            _join(process, group)
+        yield
+    finally:
+        for process, before in kept.items():
+            _join(process, before)
+        group.rmdir()
+
+
+def _group_of(process: int) -> Path:
+    """The one that counts its CPU time."""
+    lines = [line.split(":", 2) for line in (_PROC / str(process) / "cgroup").read_text().splitlines()]
+    for _, controllers, path in lines:
+        if "cpu" in controllers.split(","):
+            return _CGROUPS / controllers / path.lstrip("/")
+    return next(_CGROUPS / path.lstrip("/") for _, controllers, path in lines if not controllers)
+
+
+def _join(process: int, group: Path) -> None:
+    with suppress(ProcessLookupError):
+        (group / "cgroup.procs").write_text(str(process))
 
 
 def wait_until_idle() -> bool:

@@ -7,7 +7,8 @@ logged; the calls of one function come one after the other, so that their lines 
 
 A cluster has its control plane and its new pods on other machines, and here they are on the same CPUs. So there are two
 arrangements, in turns: all of it on all CPUs; and the runner and the warm pods on the last one, everything else on the
-others. The others begin at a random moment between two warm calls. See docs/performance.md.
+others. The others begin at a random moment between two warm calls. The runner and the functions share CPUs as they do
+where deploy/base installs them: by what their containers ask for. See docs/performance.md.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections.abc import Awaitable, Generator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import yaml
 
 from bench import cpus, report
 from bench.measure import BenchmarkError, progress
@@ -40,6 +43,9 @@ FUNCTIONS = 10
 """So many are warm, and so many start at a time."""
 CALLS_PER_SECOND = 20
 QUIET_SECONDS = 15.0
+RUNNER_MILLICORES = 200
+"""As deploy/base/deployment.yaml has it."""
+_FUNCTION_LIMITS = Path("deploy/base/function-limits.yaml")
 _SHARED, _APART = "all on all CPUs", "the cluster on others"
 _EVALUATED = re.compile(r"\bevent=evaluated image=(\S+) .*?\sseconds=([0-9.]+)")
 COLUMNS = (
@@ -131,6 +137,8 @@ def main() -> None:
         raise BenchmarkError("there is one CPU: the cluster cannot be kept apart")
     rounds = 1 if arguments.quick else arguments.rounds
     with installation(cluster) as (site, push):
+        limits = yaml.safe_load(_FUNCTION_LIMITS.read_text())
+        site.functions.kube.create(limits | {"metadata": {"name": "limits", "namespace": site.functions.name}})
         progress("images are pushed")
         function = function_images.catalog("set-namespace", "distroless")
         warm, *cold = (
@@ -165,16 +173,18 @@ async def measure(
         steady = Steady(client, runner, warm)
         progress("the warm functions start")
         await steady.warm_up()
-        for number, images in enumerate(cold):
-            name = _APART if number % 2 else _SHARED
-            progress(f"round {number // 2 + 1} of {len(cold) // 2}: {name}")
-            phases = measured[name]
-            with apart(cluster, runner) if name == _APART else nullcontext():
-                if not await asyncio.to_thread(cpus.wait_until_idle):
-                    progress("the machine does not come to rest: the figures in quiet are of a busy machine")
-                phases.quiet.append(await steady.during(asyncio.sleep(QUIET_SECONDS)))
-                phases.busy.append(await steady.during(first_calls(client, images)))
-            await asyncio.to_thread(delete_pods, site, images)
+        pod = next(pid for pid in cpus.descendants(cluster.enclosure.require().pid) if cpus.is_of_a_pod(pid))
+        with cpus.as_a_container(runner.parts, beside=pod, millicores=RUNNER_MILLICORES):
+            for number, images in enumerate(cold):
+                name = _APART if number % 2 else _SHARED
+                progress(f"round {number // 2 + 1} of {len(cold) // 2}: {name}")
+                phases = measured[name]
+                with apart(cluster, runner) if name == _APART else nullcontext():
+                    if not await asyncio.to_thread(cpus.wait_until_idle):
+                        progress("the machine does not come to rest: the figures in quiet are of a busy machine")
+                    phases.quiet.append(await steady.during(asyncio.sleep(QUIET_SECONDS)))
+                    phases.busy.append(await steady.during(first_calls(client, images)))
+                await asyncio.to_thread(delete_pods, site, images)
     return measured
 
 
