@@ -1,7 +1,8 @@
 //! One call from its arrival to its answer.
 //!
 //! A call of an image that the runner has said is a local function is executed here at once. Of any other the runner is
-//! asked, and says what to do: execute it, forward it to a pod, refuse it.
+//! asked, and says what to do: execute it, forward it to a pod, refuse it. One that was promised a pod is on its way there
+//! when the runner hears of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,6 +25,7 @@ use crate::incoming::{Budget, Incoming, LONGEST_IMAGE, Seen, read};
 use crate::link::Link;
 use crate::messages::{self, Answered, Call, Forwarded, Header, News, Refuse};
 use crate::pods::{Passed, Pods, forward};
+use crate::promises::{Promised, Promises};
 use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
 use crate::record::Record;
@@ -38,6 +40,7 @@ pub struct Front {
     pub functions: Functions,
     pub questions: Arc<Questions>,
     pub pods: Pods,
+    pub promises: Promises,
     pub pulse: Arc<Pulse>,
     pub budget: Budget,
     pub message_limit: usize,
@@ -180,9 +183,14 @@ impl Front {
         }
         let mut question = self.questions.open(&self.link);
         record.hand_over();
-        self.link.tell(News::Call(call(question.id, &record, headers, &incoming)));
-        let mut forwarding = None;
-        let mut connection = 0;
+        let promised = self.promises.take(&incoming.request.image);
+        let news = News::Call(call(question.id, &record, headers, &incoming, promised.as_ref()));
+        let mut connection = promised.as_ref().map_or(0, Promised::connection);
+        let mut forwarding = promised.map(|promised| {
+            let (order, by) = promised.order(question.id, record.remaining());
+            Box::pin(forward(by, order, incoming.framed.clone(), self.message_limit))
+        });
+        let mut news = Some(news);
         loop {
             let event = tokio::select! {
                 biased;
@@ -191,6 +199,11 @@ impl Front {
                     Event::Passed(passed)
                 }
                 () = sleep_until(record.deadline + PATIENCE) => Event::Silence,
+                // A promised pod has the call before the runner hears of it.
+                news = async { news.take().expect("only then") }, if news.is_some() => {
+                    self.link.tell(news);
+                    continue;
+                }
             };
             match event {
                 Event::Answer(Answer::Run(run, edition)) => {
@@ -248,7 +261,7 @@ impl Front {
     }
 }
 
-fn call(id: u64, record: &Record, headers: &HeaderMap, incoming: &Incoming) -> Call {
+fn call(id: u64, record: &Record, headers: &HeaderMap, incoming: &Incoming, promised: Option<&Promised>) -> Call {
     let timeout =
         timeout_of(headers).map(|timeout| timeout.min(LONGEST_TIMEOUT).saturating_sub(record.started.elapsed()));
     let trace = TRACE_HEADERS.iter().filter_map(|name| {
@@ -261,6 +274,8 @@ fn call(id: u64, record: &Record, headers: &HeaderMap, incoming: &Incoming) -> C
         message_bytes: incoming.message_size() as u64,
         timeout_seconds: timeout.map(|timeout| timeout.as_secs_f64()),
         headers: trace.collect(),
+        promise: promised.map_or(0, Promised::number),
+        connection: promised.map_or(0, Promised::connection),
     }
 }
 

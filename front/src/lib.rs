@@ -5,9 +5,10 @@
 //! image cost the runner nothing but a line of its log. Messages never leave this process but for functions and pods.
 //!
 //! From the bottom up: `messages` and `link` are the conversation with the runner; `incoming`, `skimming` and `reply` the
-//! bytes of a call; `record` what the runner is told about one that was executed here; `functions` executes, by the engine of the
-//! wrapper server; `pods` forwards; `questions` keeps the calls that the runner was asked about; `calls` is one call from
-//! its arrival to its answer; `pulse` knows whether the runner is there; `serve` wires it together.
+//! bytes of a call; `record` what the runner is told about one that was executed here; `functions` executes, by the engine
+//! of the wrapper server; `pods` forwards; `promises` has the pods that calls get without a question; `questions` keeps the
+//! calls that the runner was asked about; `calls` is one call from its arrival to its answer; `pulse` knows whether the
+//! runner is there; `serve` wires it together.
 
 pub mod calls;
 pub mod functions;
@@ -15,6 +16,7 @@ pub mod incoming;
 pub mod link;
 pub mod messages;
 pub mod pods;
+pub mod promises;
 pub mod pulse;
 pub mod questions;
 pub mod record;

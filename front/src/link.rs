@@ -1,7 +1,8 @@
 //! The conversation with the runner: messages with their length before them, over a socket pair.
 //!
-//! What the runner has to act upon leaves at once, together with whatever waits; what it only writes down leaves a little
-//! later, so that the runner wakes up once for many calls. Of a runner that does not read, records of calls that it was not
+//! What the runner has to act upon leaves at once, together with whatever waits; what can wait leaves a little later, so
+//! that the runner wakes up once for many messages, and not in the way of the calls that they are about: it may share its
+//! CPU with their pods. The order is always that in which things were said. Of a runner that does not read, records of calls that it was not
 //! asked about are dropped and counted beyond a bound; what it must hear is kept, and there is no more of that than callers
 //! have calls under way.
 
@@ -20,14 +21,17 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use wrapper_server::log::{Level, Line};
 
-use crate::messages::{Ended, FromFront, News, Order, ToFront};
+use crate::messages::{Ended, Forwarded, FromFront, News, Order, Outcome, ToFront};
 
 /// Nothing that is said is longer: resource lists stay here.
 const LONGEST: usize = 16 * 1024 * 1024;
 const PREFIX: usize = 4;
 /// Messages that the runner has not read yet.
 const MOST_WAITING: usize = 65_536;
+/// What the runner only writes down; and calls that have their pod: whatever is asked for next is said behind them.
 const LATER: Duration = Duration::from_millis(50);
+/// The caller's answer leaves first.
+const AFTER_THE_ANSWER: Duration = Duration::from_millis(1);
 const ENOUGH: usize = 64 * 1024;
 
 /// What is said to the runner; clones say it to the same one.
@@ -128,13 +132,12 @@ impl Queue {
 async fn write(mut stream: OwnedWriteHalf, mut queue: Queue, dropped: Arc<AtomicU64>) {
     let mut buffer = Vec::new();
     while let Some(news) = queue.recv().await {
-        let until = Instant::now() + LATER;
-        let mut is_urgent = put(news, &mut buffer);
-        while !is_urgent
+        let mut until = put(news, &mut buffer);
+        while until > Instant::now()
             && buffer.len() < ENOUGH
             && let Ok(Some(news)) = timeout_at(until, queue.recv()).await
         {
-            is_urgent = put(news, &mut buffer);
+            until = until.min(put(news, &mut buffer));
         }
         while buffer.len() < ENOUGH
             && let Some(news) = queue.try_recv()
@@ -154,12 +157,21 @@ async fn write(mut stream: OwnedWriteHalf, mut queue: Queue, dropped: Arc<Atomic
     }
 }
 
-/// Whether it cannot wait.
-fn put(news: News, buffer: &mut Vec<u8>) -> bool {
-    let is_urgent = !matches!(news, News::Ended(_) | News::Load(_) | News::Unfit(_));
+/// Until when it can wait.
+fn put(news: News, buffer: &mut Vec<u8>) -> Instant {
+    let until = Instant::now() + patience(&news);
     let message = FromFront { message: Some(news) };
     let size = u32::try_from(message.encoded_len()).unwrap_or(u32::MAX);
     buffer.extend(size.to_be_bytes());
     message.encode(buffer).expect("a vector grows");
-    is_urgent
+    until
+}
+
+fn patience(news: &News) -> Duration {
+    match news {
+        News::Ended(_) | News::Load(_) | News::Unfit(_) => LATER,
+        News::Call(call) if call.promise != 0 => LATER,
+        News::Forwarded(Forwarded { outcome: Some(Outcome::Answered(_)), .. }) => AFTER_THE_ANSWER,
+        _ => Duration::ZERO,
+    }
 }

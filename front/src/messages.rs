@@ -7,7 +7,7 @@ use prost::{Message, Oneof};
 /// What the runner says.
 #[derive(Clone, PartialEq, Message)]
 pub struct ToFront {
-    #[prost(oneof = "Order", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "Order", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
     pub message: Option<Order>,
 }
 
@@ -35,6 +35,10 @@ pub enum Order {
     AskHealth(AskHealth),
     #[prost(message, tag = "11")]
     Alive(Alive),
+    #[prost(message, tag = "12")]
+    Promise(Promise),
+    #[prost(message, tag = "13")]
+    Withdraw(Withdraw),
 }
 
 /// What is said to the runner.
@@ -112,6 +116,10 @@ pub struct Call {
     pub timeout_seconds: Option<f64>,
     #[prost(message, repeated, tag = "5")]
     pub headers: Vec<Header>,
+    #[prost(uint64, tag = "6")]
+    pub promise: u64,
+    #[prost(uint64, tag = "7")]
+    pub connection: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -180,6 +188,32 @@ pub struct Forward {
     pub timeout_seconds: f64,
     #[prost(message, repeated, tag = "6")]
     pub headers: Vec<Header>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Promise {
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(string, tag = "2")]
+    pub image: String,
+    #[prost(uint64, tag = "3")]
+    pub connection: u64,
+    #[prost(string, tag = "4")]
+    pub address: String,
+    #[prost(string, tag = "5")]
+    pub authority: String,
+    #[prost(message, repeated, tag = "6")]
+    pub headers: Vec<Header>,
+    #[prost(double, tag = "7")]
+    pub valid_seconds: f64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Withdraw {
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(string, tag = "2")]
+    pub image: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

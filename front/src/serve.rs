@@ -29,6 +29,7 @@ use crate::incoming::{Budget, UNPACKED_AT_ONCE};
 use crate::link::{self, Link, Orders};
 use crate::messages::{Configure, HealthAnswer, News, Order, Ready};
 use crate::pods::{NAMES_AT_ONCE, Pods, ask_health};
+use crate::promises::Promises;
 use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
 
@@ -172,6 +173,7 @@ fn front(
         functions: Functions::new(link, configured, family),
         questions: Arc::<Questions>::default(),
         pods: Pods::default(),
+        promises: Promises::default(),
         pulse,
         budget: Budget::new(number(configured.max_request_memory)),
         message_limit: number(configured.message_limit),
@@ -217,7 +219,16 @@ impl Control {
                     self.front.questions.answer(Answer::Forward(forward, connection));
                 }
                 Order::Refuse(refuse) => self.front.questions.answer(Answer::Refuse(refuse)),
-                Order::Forget(forget) => self.front.functions.forget(&forget.standby),
+                Order::Promise(promise) => {
+                    let connection = self.front.pods.connection(promise.connection, &promise.address);
+                    self.front.promises.make(promise, connection);
+                }
+                Order::Withdraw(withdraw) => self.front.promises.withdraw(withdraw.number, &withdraw.image),
+                Order::Forget(forget) => {
+                    // Its image may be a local function's now.
+                    self.front.promises.forget();
+                    self.front.functions.forget(&forget.standby);
+                }
                 Order::Health(wanted) => {
                     self.front.pulse.set_serving(wanted.serving);
                     if wanted.end_standby {
@@ -241,7 +252,10 @@ impl Control {
                         link.tell(News::HealthAnswer(HealthAnswer { id, outcome }));
                     });
                 }
-                Order::Disconnect(disconnect) => self.front.pods.disconnect(disconnect.connection),
+                Order::Disconnect(disconnect) => {
+                    self.front.promises.disconnected(disconnect.connection);
+                    self.front.pods.disconnect(disconnect.connection);
+                }
                 Order::Configure(_) => return Err(io::Error::other("the runner configures twice")),
             }
         }

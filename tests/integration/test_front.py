@@ -237,6 +237,7 @@ async def test_what_a_pod_refuses_is_for_the_runner_to_tell(
     [
         ("localhost:{free}", "its port refuses connections", False),
         ("no-such-pod.invalid:9446", "the name no-such-pod.invalid is not known", True),
+        ("no-such-pod.invalid.:9446", "the name no-such-pod.invalid is not known", True),
     ],
 )
 async def test_a_pod_that_is_not_there_is_told_and_the_call_may_go_to_another(  # noqa: PLR0917 - fixtures
@@ -285,6 +286,100 @@ async def test_a_second_pod_takes_the_place_of_the_first(
         runner.say(**forward(call, second.address, connection=2))
         assert (await answer_of(asked)).code == "OK"
         await eventually(lambda: "sleep 4713.25" not in command_lines(), what="the first function is gone")
+
+
+PROMISE = 7
+
+
+async def promise(runner: PlayedRunner, address: str, *, seconds: float = 60) -> None:
+    """One that the front has heard."""
+    message = front_pb2.Promise(number=PROMISE, image=IMAGE, connection=3, address=address, valid_seconds=seconds)
+    runner.say(promise=message)
+    await heard(runner)
+
+
+async def heard(runner: PlayedRunner) -> None:
+    """Everything that was said is known to the front."""
+    runner.say(ask_health=front_pb2.AskHealth(id=1, connection=99, address=f"localhost:{free_port()}"))
+    await runner.hear("health_answer")
+
+
+async def test_a_promised_pod_has_the_next_call_and_only_that_before_the_runner_says_so(
+    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
+) -> None:
+    function = write_function(tmp_path, "function", "#!/bin/sh\nexec cat\n")
+    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
+        await promise(runner, pod.address)
+        other = client.start("example.com/test/another:v1", LIST)
+        stranger = (await runner.hear("call")).call
+        assert (stranger.promise, stranger.connection) == (0, 0)
+        runner.say(refuse=front_pb2.Refuse(id=stranger.id, code=5, message="not found"))
+        assert (await answer_of(other)).code == "NOT_FOUND"
+        assert (await client.evaluate(IMAGE, LIST, timeout=30)).resource_list == LIST
+        call = (await runner.hear("call")).call
+        assert (call.image, call.promise, call.connection) == (IMAGE, PROMISE, 3)
+        forwarded = (await runner.hear("forwarded")).forwarded
+        assert (forwarded.id, forwarded.connection, forwarded.answered.response_bytes > len(LIST)) == (call.id, 3, True)
+        asked = client.start(IMAGE, LIST)
+        call = (await runner.hear("call")).call
+        assert call.promise == 0
+        runner.say(**forward(call, pod.address, connection=3))
+        assert (await answer_of(asked)).code == "OK"
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        front_pb2.ToFront(withdraw=front_pb2.Withdraw(number=PROMISE, image=IMAGE)),
+        front_pb2.ToFront(disconnect=front_pb2.Disconnect(connection=3)),
+        front_pb2.ToFront(forget=front_pb2.Forget()),
+        None,
+    ],
+    ids=["withdrawn", "disconnected", "forgotten", "too late"],
+)
+async def test_a_promise_that_does_not_hold_any_more_is_a_question(
+    runner: PlayedRunner, client: Client, news: front_pb2.ToFront | None
+) -> None:
+    await promise(runner, f"localhost:{free_port()}", seconds=60 if news is not None else 0.01)
+    if news is not None:
+        runner.send(news)
+    await asyncio.sleep(0.02)
+    await heard(runner)
+    asked = client.start(IMAGE, LIST)
+    call = (await runner.hear("call")).call
+    assert (call.promise, call.connection) == (0, 0)
+    runner.say(refuse=front_pb2.Refuse(id=call.id, code=5, message="not found"))
+    assert (await answer_of(asked)).code == "NOT_FOUND"
+
+
+async def test_a_promised_pod_that_is_not_there_is_told_and_the_runner_has_the_last_word(
+    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
+) -> None:
+    function = write_function(tmp_path, "function", "#!/bin/sh\nexec cat\n")
+    await promise(runner, f"localhost:{free_port()}")
+    asked = client.start(IMAGE, LIST)
+    call = (await runner.hear("call")).call
+    forwarded = (await runner.hear("forwarded")).forwarded
+    assert (call.promise, forwarded.id, forwarded.connection) == (PROMISE, call.id, 3)
+    assert (forwarded.trouble.why, forwarded.trouble.reached) == ("its port refuses connections", False)
+    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
+        runner.say(**forward(call, pod.address, connection=4))
+        assert (await answer_of(asked)).code == "OK"
+
+
+async def test_a_caller_that_leaves_its_promised_pod_is_told_behind_its_call(
+    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
+) -> None:
+    slow = write_function(tmp_path, "slow", "#!/bin/sh\nsleep 25.4713\n")
+    with WrapperProcess("--standby=0", "--", str(slow), program=str(wrapper_server)) as pod:
+        await promise(runner, pod.address)
+        asked = client.start(IMAGE, LIST)
+        await eventually(lambda: "sleep 25.4713" in command_lines(), what="the function runs")
+        # What waited for company is there all the same, and in its order.
+        call = (await runner.hear("call")).call
+        asked.cancel()
+        assert (await runner.hear("gone")).gone.id == call.id
+        await eventually(lambda: "sleep 25.4713" not in command_lines(), what="the function is gone")
 
 
 async def test_a_connection_lasts_and_one_that_broke_is_made_anew(

@@ -41,6 +41,7 @@ class Holder:
 
     def __init__(self, outcome: ForwardOutcome | None = None) -> None:
         """Without an outcome, one never comes by itself."""
+        self.promise = 0
         self._outcome = outcome
         self._disconnected = asyncio.Event()
         self.forwards: list[tuple[Destination, tuple[tuple[str, str], ...]]] = []
@@ -291,6 +292,77 @@ async def test_an_answer_that_comes_between_two_pods(front: Front, said: list[To
     await calls.finish(within=5)
     await told(said, "disconnect")
     assert said == []
+
+
+def promised_call(pod: WrapperChannel, *, timeout: float = 60) -> protocol.Call:
+    destination, _ = pod.way
+    asked = call(timeout=timeout)
+    asked.promise, asked.connection = 9, destination.connection
+    return asked
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_a_call_that_was_promised_its_pod_is_not_sent_again(
+    front: Front, said: list[ToFront], reports: Reports, is_early: bool
+) -> None:
+    pod = channel()
+    calls = front(Pods(pod))
+    asked = promised_call(pod)
+    calls.arrived(asked)
+    if not is_early:
+        await asyncio.sleep(0.01)
+    calls.forwarded(answered(asked.connection))
+    await calls.finish(within=5)
+    assert (said, reports.codes) == ([], ["OK"])
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_a_call_that_loses_its_promised_pod_goes_to_another(
+    front: Front, said: list[ToFront], is_early: bool
+) -> None:
+    pods = channel(), channel()
+    calls = front(Pods(*pods))
+    asked = promised_call(pods[0])
+    calls.arrived(asked)
+    if not is_early:
+        await asyncio.sleep(0.01)
+    calls.forwarded(lost(asked.connection))
+    second = (await told(said, "forward")).forward
+    assert second.connection not in (0, asked.connection)
+    calls.forwarded(answered(second.connection))
+    await calls.finish(within=5)
+
+
+async def test_a_promised_pod_that_is_not_used_any_more_ends_the_attempt(front: Front, said: list[ToFront]) -> None:
+    pods = channel(), channel()
+    calls = front(Pods(*pods))
+    asked = promised_call(pods[0])
+    calls.arrived(asked)
+    await asyncio.sleep(0.01)
+    await pods[0].close("it was deleted")
+    assert (await told(said, "disconnect")).disconnect.connection == asked.connection
+    second = (await told(said, "forward")).forward
+    calls.forwarded(answered(second.connection))
+    await calls.finish(within=5)
+
+
+async def test_a_call_that_is_decided_otherwise_leaves_its_promised_pod(front: Front, said: list[ToFront]) -> None:
+    other = channel()
+    calls = front(Pods(other))
+    asked = promised_call(channel())
+    calls.arrived(asked)
+    calls.forwarded(lost(asked.connection))
+    forward = (await told(said, "forward")).forward
+    assert forward.connection == other.way[0].connection
+    calls.forwarded(answered(forward.connection))
+    await calls.finish(within=5)
+
+
+async def test_the_deadline_of_a_promised_call_is_kept_here(front: Front, said: list[ToFront]) -> None:
+    pod = channel()
+    calls = front(Pods(pod))
+    calls.arrived(promised_call(pod, timeout=0.05))
+    assert (await told(said, "refuse")).refuse.code == 4
 
 
 async def test_an_error_is_refused(front: Front, said: list[ToFront]) -> None:

@@ -316,14 +316,14 @@ async def test_a_token_that_is_refused_is_replaced_once(docker_config: Path) -> 
         write_auths(docker_config, {server.address: {"username": USER, "password": PASSWORD}})
         async with resolver(*FLAGS, "--image-tag-ttl=0") as images:
             reference = image_ref.parse(server.image())
-            await images.resolve(reference, image="fn")
+            await images.look_up(reference, image="fn")
             valid.clear()
             valid.add("Bearer 2")
-            await images.resolve(reference, image="fn")
+            await images.look_up(reference, image="fn")
             assert sum("/token" in line for line, _ in server.requests) == 2
             valid.clear()
             with pytest.raises(ImagePullRefusedError, match="are not accepted"):
-                await images.resolve(reference, image="fn")
+                await images.look_up(reference, image="fn")
 
 
 async def test_a_caller_waits_no_longer_than_its_deadline_and_leaves_the_answer_to_others() -> None:
@@ -335,11 +335,11 @@ async def test_a_caller_waits_no_longer_than_its_deadline_and_leaves_the_answer_
 
     async with serving(handle) as server, resolver(*FLAGS) as images:
         reference, loop = image_ref.parse(server.image()), asyncio.get_running_loop()
-        patient = asyncio.create_task(images.resolve(reference, image="fn", deadline=loop.time() + 60))
+        patient = asyncio.create_task(images.look_up(reference, image="fn", deadline=loop.time() + 60))
         with pytest.raises(TimeoutError):
-            await images.resolve(reference, image="fn", deadline=loop.time() + 0.05)
+            await images.look_up(reference, image="fn", deadline=loop.time() + 0.05)
         answers.set()
-        assert (await patient).command == ("/fn",)
+        assert (await patient).metadata.command == ("/fn",)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -155,8 +155,8 @@ async def test_a_hundred_callers_at_once_are_one_fetch(registry: Registry, nothi
     image = f"{registry.address}/ours/burst:v1"
     async with resolver(*FLAGS) as images:
         reference = image_ref.parse(image)
-        found = await asyncio.gather(*(images.resolve(reference, image=image) for _ in range(100)))
-        assert len({id(metadata) for metadata in found}) == 1
+        found = await asyncio.gather(*(images.look_up(reference, image=image) for _ in range(100)))
+        assert len({id(each.metadata) for each in found}) == 1
         assert (await images.look_up(reference, image=image)).source == "cache"
     assert len(registry.requests(r"GET /v2/ours/burst/manifests/")) == 1
     assert len(registry.requests(r"GET /v2/ours/burst/blobs/")) == 1
@@ -166,10 +166,10 @@ async def test_a_burst_for_a_missing_image_asks_once_and_each_caller_reads_its_o
     async with resolver(f"--default-image-prefix={registry.address}/ours") as images:
         reference = image_ref.parse(f"{registry.address}/ours/missing:v1")
         outcomes = await asyncio.gather(
-            *(images.resolve(reference, image=f"spelling-{number}") for number in range(20)), return_exceptions=True
+            *(images.look_up(reference, image=f"spelling-{number}") for number in range(20)), return_exceptions=True
         )
         with pytest.raises(ImageNotFoundError, match='"later"'):
-            await images.resolve(reference, image="later")
+            await images.look_up(reference, image="later")
     for number, outcome in enumerate(outcomes):
         assert isinstance(outcome, ImageNotFoundError)
         assert f'"spelling-{number}"' in str(outcome)
@@ -181,12 +181,12 @@ async def test_one_callers_end_is_not_the_others(registry: Registry, nothing_ope
     image = f"{registry.address}/ours/cancelled:v1"
     async with resolver(*FLAGS) as images:
         reference = image_ref.parse(image)
-        callers = [asyncio.create_task(images.resolve(reference, image=image)) for _ in range(3)]
+        callers = [asyncio.create_task(images.look_up(reference, image=image)) for _ in range(3)]
         await asyncio.sleep(0)
         callers[0].cancel()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await images.resolve(reference, image=image)
+                await images.look_up(reference, image=image)
         outcomes = await asyncio.gather(*callers, return_exceptions=True)
         assert isinstance(outcomes[0], asyncio.CancelledError)
         assert not any(isinstance(outcome, BaseException) for outcome in outcomes[1:])
@@ -196,7 +196,7 @@ async def test_one_callers_end_is_not_the_others(registry: Registry, nothing_ope
 async def test_a_flight_that_nobody_waits_for_ends_with_the_resolver(registry: Registry, nothing_open: None) -> None:
     async with resolver(*FLAGS) as images:
         image = f"{registry.address}/ours/single:v1"
-        caller = asyncio.create_task(images.resolve(image_ref.parse(image), image=image))
+        caller = asyncio.create_task(images.look_up(image_ref.parse(image), image=image))
         await asyncio.sleep(0)
         caller.cancel()
         await asyncio.gather(caller, return_exceptions=True)
@@ -209,19 +209,19 @@ async def test_a_moved_tag_is_seen_after_its_time_and_an_unmoved_one_costs_a_hea
     image = f"{registry.address}/{repository}:v1"
     reference = image_ref.parse(image)
     async with resolver(*FLAGS, "--image-tag-ttl=0") as images:
-        assert (await images.resolve(reference, image=image)).command == ("/one",)
-        assert (await images.resolve(reference, image=image)).command == ("/one",)
+        assert (await images.look_up(reference, image=image)).metadata.command == ("/one",)
+        assert (await images.look_up(reference, image=image)).metadata.command == ("/one",)
         assert len(registry.requests(f"GET /v2/{repository}/manifests/")) == 1
         assert len(registry.requests(f"HEAD /v2/{repository}/manifests/v1 200")) == 1
         push(registry.address, repository, "v1", second)
         with structlog.testing.capture_logs() as logs:
-            moved = await images.resolve(reference, image=image)
+            moved = (await images.look_up(reference, image=image)).metadata
         assert (moved.command, moved.digest) == (("/two",), second.manifest.digest)
         assert [line["was"] for line in logs if line["event"] == "tag moved"] == [first.manifest.digest]
     async with resolver(*FLAGS) as images:
-        await images.resolve(reference, image=image)
+        await images.look_up(reference, image=image)
         push(registry.address, repository, "v1", first)
-        assert (await images.resolve(reference, image=image)).command == ("/two",)
+        assert (await images.look_up(reference, image=image)).metadata.command == ("/two",)
 
 
 async def test_while_the_registry_is_away_known_tags_are_served_with_a_warning(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ async def test_while_the_registry_is_away_known_tags_are_served_with_a_warning(t
             (warning,) = [line for line in logs if line["log_level"] == "warning"]
             assert warning["event"] == "registry away, the tag is served as it was known"
             with pytest.raises(RegistryUnavailableError, match=r"cannot be looked up for now.*try again later"):
-                await images.resolve(unknown, image="unknown")
+                await images.look_up(unknown, image="unknown")
             registry.start()
             async with asyncio.timeout(60):
                 while await source(images) != "registry":
@@ -265,7 +265,7 @@ async def test_a_registry_that_swallows_everything_holds_nobody_up_for_long() ->
 
     async with serving(handle) as server, resolver(*FLAGS, "--image-tag-ttl=0", "--registry-timeout=1s") as images:
         reference = image_ref.parse(server.image())
-        await images.resolve(reference, image="fn")
+        await images.look_up(reference, image="fn")
         hang.set()
         with structlog.testing.capture_logs() as logs:
             assert (await images.look_up(reference, image="fn")).source == "stale cache"
@@ -289,10 +289,10 @@ async def test_a_deleted_tag_is_not_served_from_the_cache(tmp_path: Path) -> Non
         push(registry.address, "fn", "v1", make_image())
         image = f"{registry.address}/fn:v1"
         async with resolver(*FLAGS, "--image-tag-ttl=0") as images:
-            await images.resolve(image_ref.parse(image), image=image)
+            await images.look_up(image_ref.parse(image), image=image)
             shutil.rmtree(tmp_path / "registry/data/docker/registry/v2/repositories/fn/_manifests/tags/v1")
             with pytest.raises(ImageNotFoundError):
-                await images.resolve(image_ref.parse(image), image=image)
+                await images.look_up(image_ref.parse(image), image=image)
 
 
 async def test_mapped_images_ask_no_registry(tmp_path: Path) -> None:
@@ -311,4 +311,4 @@ async def test_mapped_images_ask_no_registry(tmp_path: Path) -> None:
         os.replace(replacement, path)
         assert (await images.look_up(reference, image="fn")).metadata.command == ("/new",)
         with pytest.raises(EvaluationError, match=r"registry\.invalid"):
-            await images.resolve(image_ref.parse("registry.invalid/fn:v2"), image="v2")
+            await images.look_up(image_ref.parse("registry.invalid/fn:v2"), image="v2")

@@ -150,11 +150,11 @@ async def test_rotated_credentials_count_without_a_restart(
                f"docker://{image}", f"docker://{registry.address}/team/fn:v2")  # fmt: skip
         async with resolver(*private(tmp_path / "config")) as images:
             with pytest.raises(ImagePullRefusedError):
-                await images.resolve(image_ref.parse(image), image=image)
+                await images.look_up(image_ref.parse(image), image=image)
             (tmp_path / "..new").symlink_to("..v2")
             os.replace(tmp_path / "..new", tmp_path / "..data")
             other = f"{registry.address}/team/fn:v2"
-            assert (await images.resolve(image_ref.parse(other), image=other)).command == ("/fn",)
+            assert (await images.look_up(image_ref.parse(other), image=other)).metadata.command == ("/fn",)
 
 
 async def test_tokens(
@@ -169,7 +169,7 @@ async def test_tokens(
     tokens.requests.clear()
     async with resolver(*FLAGS, "--image-tag-ttl=0") as images:
         for _ in range(3):
-            assert (await images.resolve(image_ref.parse(image), image=image)).command == ("/fn",)
+            assert (await images.look_up(image_ref.parse(image), image=image)).metadata.command == ("/fn",)
     # One token for manifest, config and two more looks; for this repository, and for reading alone.
     assert tokens.requests == ["GET /token?service=test-registry&scope=repository:team/fn:pull"]
 
@@ -330,10 +330,10 @@ async def test_a_new_ca_file_counts_without_a_restart(
     flags = with_ca(encrypted, tmp_path, "ca.crt", b"garbage")
     async with resolver(*flags) as images:
         with pytest.raises(RegistryUntrustedError):
-            await images.resolve(image_ref.parse(encrypted[1]), image="first")
+            await images.look_up(image_ref.parse(encrypted[1]), image="first")
         with_ca(encrypted, tmp_path, "ca.crt", authority.certificate.read_bytes())
         other = f"{encrypted[0].address}/team/fn@{(await look_up(encrypted[1], *flags)).metadata.digest}"
-        assert (await images.resolve(image_ref.parse(other), image="second")).command == ("/fn",)
+        assert (await images.look_up(image_ref.parse(other), image="second")).metadata.command == ("/fn",)
 
 
 async def test_a_certificate_for_another_name_is_not_trusted(

@@ -60,7 +60,7 @@ def meters() -> Iterator[Meters]:
 def test_counters(meters: Meters) -> None:
     pods = meters.pods
     for _ in range(3):
-        pods.leased()
+        pods.leased(promised=False)
     pods.retried("POD_LOST")
     pods.lost("Evicted")
     pods.lost("Evicted")
@@ -68,7 +68,7 @@ def test_counters(meters: Meters) -> None:
     pods.deleted("expired")
     pods.ttl_written(True)
     pods.ttl_written(False)
-    assert meters.series("krm_runner.pod.leases") == {(): 3}
+    assert meters.series("krm_runner.pod.leases") == {("no",): 3}
     assert meters.series("krm_runner.pod.retries") == {("POD_LOST",): 1}
     assert meters.series("krm_runner.pod.losses") == {("Evicted",): 2}
     assert meters.series("krm_runner.pod.start.failures") == {("ErrImagePull",): 1}
@@ -174,7 +174,7 @@ def test_verbs_and_resources(method: str, path: str, expected: tuple[str, str]) 
 def test_the_documentation_has_every_metric(meters: Meters) -> None:
     pods = meters.pods
     pods.observe_pool(lambda: PoolSize({"a": {"ready": 1}}))
-    pods.leased()
+    pods.leased(promised=False)
     pods.pod_ready({"total": 1.0})
     pods.ttl_written(True)
     pods.api_request("get", "pods", 200)

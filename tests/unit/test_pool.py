@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from krm_runner.core.pool import Pool
 from krm_runner.core.pool_terms import (
     DeletePod,
@@ -14,9 +16,11 @@ from krm_runner.core.pool_terms import (
     Lost,
     Observed,
     PodState,
+    Promise,
     Refuse,
     StartPod,
     Version,
+    Withdraw,
 )
 
 FUNCTION = "example.com/set-namespace:v1"
@@ -34,13 +38,13 @@ def pod_name(function: str, version: Version, number: int) -> str:
 class Scene:
     """A pool with one function, and the calls and pods of an example."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
-        self.pool: Pool[str] = Pool(pod_name)
+    def __init__(self, limits: Limits = LIMITS, *, looks_ahead: bool = False) -> None:
+        self.pool: Pool[str] = Pool(pod_name, looks_ahead=looks_ahead)
         self.limits = limits
         self.now = 0.0
 
-    def acquire(self, ticket: str, version: Version = OLD) -> Effects[str]:
-        return self.pool.acquire(ticket, FUNCTION, version, self.limits, now=self.now)
+    def acquire(self, ticket: str, version: Version = OLD, promised: str = "") -> Effects[str]:
+        return self.pool.acquire(ticket, FUNCTION, version, self.limits, now=self.now, promised=promised)
 
     def see(self, name: str, state: PodState, version: Version = OLD, uid: str = "", reclaim_after: float = 0) -> Any:
         seen = Observed(name, uid or f"uid-{name}", FUNCTION, version, state, reclaim_after or self.now + 100)
@@ -339,3 +343,92 @@ def test_a_minimum_counts_from_when_it_is_asked_for() -> None:
     scene = Scene(KEPT)
     scene.see("old-1", PodState.STARTING)
     assert scene.pool.gone("old-1", "uid-old-1", FUNCTION, "gone", now=5) == []
+
+
+# --- decided ahead ------------------------------------------------------------------------------------------------
+
+
+def promise(name: str, until: float = 100.0) -> Promise:
+    return Promise(FUNCTION, name, until)
+
+
+WITHDRAWN = Withdraw(FUNCTION)
+
+
+def ahead(limits: Limits = LIMITS, *pods: str) -> Scene:
+    scene = Scene(limits, looks_ahead=True)
+    for name in pods:
+        scene.see(name, PodState.READY)
+    return scene
+
+
+def test_the_next_call_of_an_idle_function_is_promised_a_pod_and_counted_there() -> None:
+    scene = ahead()
+    assert scene.see("old-1", PodState.STARTING) == []
+    assert scene.see("old-1", PodState.READY) == [promise("old-1")]
+    assert scene.see("old-2", PodState.READY) == [], "the one that rests longest is the next"
+    # The front has used it up: nothing is withdrawn.
+    assert scene.acquire("a", promised="old-1") == [Grant("a", "old-1")]
+    assert scene.pool.pods(FUNCTION)["old-1"] == (PodState.READY, 1)
+    assert scene.acquire("b") == [Grant("b", "old-2")], "while there are calls, each is asked about"
+    assert scene.pool.leave("b", now=1) == []
+    assert scene.pool.leave("a", now=1) == [promise("old-2")], "equals take turns"
+
+
+def test_a_call_that_asks_takes_the_promise_back() -> None:
+    scene = ahead(LIMITS, "old-1")
+    assert scene.acquire("a") == [Grant("a", "old-1"), WITHDRAWN]
+    assert scene.pool.leave("a", now=1) == [promise("old-1")]
+
+
+@pytest.mark.parametrize("state", [PodState.UNREACHABLE, PodState.LEAVING])
+def test_a_pod_that_is_not_ready_any_more_is_not_promised(state: PodState) -> None:
+    scene = ahead(LIMITS, "old-1")
+    assert scene.see("old-1", state) == [WITHDRAWN]
+    # A call that was quicker is where it is.
+    assert scene.acquire("a", promised="old-1") == [Grant("a", "old-1")]
+    assert scene.pool.pods(FUNCTION)["old-1"] == (state, 1)
+
+
+def test_another_pod_of_the_same_name_is_promised_anew() -> None:
+    scene = ahead(LIMITS, "old-1")
+    assert scene.see("old-1", PodState.READY, uid="another") == [promise("old-1")]
+
+
+def test_a_pod_that_fails_or_goes_is_replaced_in_the_promise_and_forgotten_by_its_call() -> None:
+    scene = ahead(LIMITS, "old-1", "old-2")
+    failed = scene.pool.failed("old-1", "uid-old-1", FUNCTION, "died", now=1)
+    assert failed == [DeletePod("old-1", "uid-old-1", "died"), promise("old-2")]
+    assert scene.pool.gone("old-2", "uid-old-2", FUNCTION, "gone", now=1) == [WITHDRAWN]
+    # Its pod is not known any more: it is a call like any other.
+    assert scene.acquire("a", promised="old-2") == [StartPod("old-1", FUNCTION, OLD, 100.0)]
+
+
+def test_another_version_takes_the_promise_back_however_it_is_heard_of() -> None:
+    scene = ahead(LIMITS, "old-1")
+    assert scene.pool.want(FUNCTION, NEW, now=1) == [WITHDRAWN]
+    assert scene.pool.want(FUNCTION, OLD, now=1) == [promise("old-1")]
+    warmed = scene.pool.warm_up(FUNCTION, NEW, LIMITS, now=1)
+    assert warmed == [StartPod("new-1", FUNCTION, NEW, 101.0), WITHDRAWN]
+
+
+def test_what_is_collected_is_promised_to_nobody() -> None:
+    scene = ahead(LIMITS, "old-1")
+    assert scene.pool.collect(now=101) == [DeletePod("old-1", "uid-old-1", "expired"), WITHDRAWN]
+    kept = scene.pool.kept("old-1", "uid-old-1", FUNCTION, state=PodState.READY, now=102)
+    assert kept == [promise("old-1")]
+
+
+def test_a_promised_call_is_not_refused_and_a_pod_without_room_is_not_promised() -> None:
+    scene = ahead(Limits(waitlist=1, max_pods=1, max_calls=1, ttl=100), "old-1")
+    assert scene.acquire("a", promised="old-1") == [Grant("a", "old-1")]
+    assert scene.acquire("b") == [Refuse("b", None)]
+    scene.pool.leave("a", now=1)
+    full = Limits(waitlist=0, max_pods=1, max_calls=1, ttl=100)
+    assert scene.pool.limit(FUNCTION, full, now=1) == [WITHDRAWN]
+
+
+def test_nobody_is_told_who_does_not_ask() -> None:
+    scene = Scene()
+    assert scene.see("old-1", PodState.READY) == []
+    assert scene.acquire("a") == [Grant("a", "old-1")]

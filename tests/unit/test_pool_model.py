@@ -19,9 +19,11 @@ from krm_runner.core.pool_terms import (
     Lost,
     Observed,
     PodState,
+    Promise,
     Refuse,
     StartPod,
     Version,
+    Withdraw,
 )
 from unit.test_pool import COUNTED, FUNCTION, LIMITS, NEW, OLD, pod_name
 
@@ -33,9 +35,11 @@ class PoolModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool: Pool[int] = Pool(pod_name)
+        self.pool: Pool[int] = Pool(pod_name, looks_ahead=True)
         self.now = 0.0
         self.version = OLD
+        self.wanted = OLD
+        """What the pool takes for wanted: before anybody calls, that is the first pod that it sees."""
         self.last_ticket = 0
         self.last_uid = 0
         self.waiting: set[int] = set()
@@ -46,6 +50,8 @@ class PoolModel(RuleBasedStateMachine):
         self.limits = LIMITS
         self.is_kept_ready = False
         self.states: dict[str, tuple[str, PodState]] = {}
+        self.promised: tuple[str, str] | None = None
+        """Name and uid, as somebody has it who was told."""
 
     def perform(self, effects: Effects[int]) -> None:
         for effect in effects:
@@ -81,11 +87,19 @@ class PoolModel(RuleBasedStateMachine):
                 assert self.pods[name][0] == uid
                 assert until - self.written.get(uid, 0.0) >= LIMITS.ttl / 4
                 self.written[uid] = until
+            case Promise(function, name):
+                assert function == FUNCTION
+                self.promised = name, self.pods[name][0]
+            case Withdraw(function):
+                assert (function, self.promised is not None) == (FUNCTION, True)
+                self.promised = None
 
     def see(self, name: str) -> None:
         uid, version, state = self.pods[name]
         seen = Observed(name, uid, FUNCTION, version, state, self.now + LIMITS.ttl, why="held up")
         self.written[uid] = self.now + LIMITS.ttl
+        if FUNCTION not in self.pool.functions():
+            self.wanted = version
         self.perform(self.pool.observed(seen, self.limits, now=self.now))
 
     def new_uid(self) -> str:
@@ -99,9 +113,26 @@ class PoolModel(RuleBasedStateMachine):
     @rule(target=tickets)
     def a_call_comes(self) -> int:
         self.last_ticket += 1
+        self.wanted = self.version
         self.waiting.add(self.last_ticket)
         self.perform(self.pool.acquire(self.last_ticket, FUNCTION, self.version, self.limits, now=self.now))
         return self.last_ticket
+
+    @rule(target=tickets)
+    def a_call_comes_with_what_it_was_promised(self) -> int:
+        self.last_ticket += 1
+        ticket, promised = self.last_ticket, self.promised
+        self.promised, self.wanted = None, self.version
+        name = promised[0] if promised is not None else ""
+        effects = self.pool.acquire(ticket, FUNCTION, self.version, self.limits, now=self.now, promised=name)
+        if name:
+            # It is there already, and only counted.
+            assert effects.pop(0) == Grant(ticket, name)
+            self.granted[ticket] = name
+        else:
+            self.waiting.add(ticket)
+        self.perform(effects)
+        return ticket
 
     @rule(ticket=consumes(tickets))
     def a_call_ends_or_gives_up(self, ticket: int) -> None:
@@ -159,12 +190,14 @@ class PoolModel(RuleBasedStateMachine):
     @rule(version=st.sampled_from([OLD, NEW]))
     def the_tag_moves(self, version: Version) -> None:
         self.version = version
+        if FUNCTION in self.pool.functions():
+            self.wanted = version
         self.perform(self.pool.want(FUNCTION, version, now=self.now))
 
     @rule(min_ready=st.integers(0, 4))
     def it_is_kept_ready(self, min_ready: int) -> None:
         self.limits = replace(LIMITS, min_ready=min_ready)
-        self.is_kept_ready = True
+        self.is_kept_ready, self.wanted = True, self.version
         self.perform(self.pool.keep_ready(FUNCTION, self.version, self.limits, now=self.now))
 
     @rule(seconds=st.sampled_from([0.5, 10.0, 60.0, 400.0]))
@@ -178,6 +211,15 @@ class PoolModel(RuleBasedStateMachine):
         assert self.pool.waiting(FUNCTION) == len(self.waiting)
         held = sum(calls for _, calls in self.pool.pods(FUNCTION).values())
         assert held == len(self.granted)
+
+    @invariant()
+    def who_is_told_knows_which_pod_the_next_call_gets(self) -> None:
+        ours = {name: state for name, (_, version, state) in self.pods.items() if version == self.wanted}
+        can_be_told = not self.waiting and not self.granted and PodState.READY in ours.values()
+        assert (self.promised is not None) == can_be_told
+        if self.promised is not None:
+            name, uid = self.promised
+            assert (ours[name], self.pods[name][0]) == (PodState.READY, uid)
 
     @invariant()
     def pods_move_as_the_table_says(self) -> None:

@@ -22,6 +22,7 @@ from krm_runner.front.link import Link
 from krm_runner.front.load import FrontLoad
 from krm_runner.front.local_functions import LocalFunctions
 from krm_runner.front.pod_questions import PodQuestions
+from krm_runner.front.promises import FrontPromises
 from krm_runner.front.server import LONGEST_SILENCE, FrontServer
 from krm_runner.process.cpus import usable_cpus
 from krm_runner.process.spawn import initial_environment
@@ -31,6 +32,9 @@ from krm_runner.settings import Settings
 from krm_runner.telemetry.metrics import EvaluationMetrics
 
 _NAME = "krm-front"
+_NICER = 5
+"""Than the front: where CPUs are scarce, calls that need no decision come before what is decided, and that before local
+functions."""
 
 
 def find_front(settings: Settings) -> Path | None:
@@ -66,6 +70,7 @@ class FrontPort:
         *,
         functions: FunctionFile | None,
         questions: PodQuestions,
+        promises: FrontPromises | None,
         metrics: EvaluationMetrics,
         tracer: Tracer | None,
     ) -> None:
@@ -95,6 +100,8 @@ class FrontPort:
             health_port=settings.security.health_port,
         )
         self.number = self._server.port
+        if promises is not None:
+            promises.open(link.send, local)
         if functions is not None and local is not None:
             load.observe_functions()
 
@@ -116,6 +123,7 @@ class FrontPort:
     async def start(self) -> None:
         """See `app.port.Port`."""
         await self._server.start(_configuration(self._settings), initial_environment())
+        os.nice(_NICER)
 
     def background(self) -> list[Coroutine[object, object, None]]:
         """See `app.port.Port`."""

@@ -13,7 +13,7 @@ import structlog
 
 from krm_runner.app.images import open_images
 from krm_runner.core.errors import ConfigurationError, KrmRunnerError
-from krm_runner.core.held_call import HealthAsker
+from krm_runner.core.held_call import HealthAsker, NextCalls
 from krm_runner.core.image_metadata import Platform
 from krm_runner.core.json_object import JsonObject
 from krm_runner.core.pod_cache_config import FunctionConfig
@@ -56,9 +56,15 @@ class OpenPodRuntime(Protocol):
     """Starts it, with what tells how it does."""
 
     def __call__(
-        self, *, metrics: PodMetrics, evaluations: EvaluationMetrics, asker: HealthAsker | None = None
+        self,
+        *,
+        metrics: PodMetrics,
+        evaluations: EvaluationMetrics,
+        asker: HealthAsker | None = None,
+        next_calls: NextCalls | None = None,
     ) -> AbstractAsyncContextManager[PodRuntime]:
-        """Everything at work, until the context ends; `asker` has the connections to pods, if not this process."""
+        """Everything at work, until the context ends; `asker` has the connections to pods, if not this process, and
+        `next_calls` sends calls by them before this process is asked."""
         ...
 
 
@@ -119,6 +125,7 @@ async def _open_pod_runtime(
     metrics: PodMetrics,
     evaluations: EvaluationMetrics,
     asker: HealthAsker | None = None,
+    next_calls: NextCalls | None = None,
 ) -> AsyncGenerator[PodRuntime]:
     """Everything, at work. ConfigurationError when no cluster is known or a file is broken.
 
@@ -152,6 +159,7 @@ async def _open_pod_runtime(
             channels=Channels(limit, tokens.token_of, asker),
             start_timeout=pods.start_timeout,
             scan_interval=pods.scan_interval,
+            next_calls=next_calls,
         )
         metrics.observe_pool(lambda: keeper.size)
         if pods.announce_address is not None:

@@ -22,6 +22,7 @@ from krm_runner.core.errors import ServeError
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.evaluators.function_file import FunctionFile
 from krm_runner.front.pod_questions import PodQuestions
+from krm_runner.front.promises import FrontPromises
 from krm_runner.process.spawn import initial_environment
 from krm_runner.settings import ExecSettings, PodSettings, Settings
 from krm_runner.telemetry import exporters, logs
@@ -57,8 +58,12 @@ async def serve(settings: Settings) -> None:
         pod_runtime: PodRuntime | None = None
         # Who has the connections to pods asks them, too.
         questions = PodQuestions() if front is not None else None
+        # What is traced has a span of its own each time, of which its pod must be told: no call goes there before.
+        promises = FrontPromises() if front is not None and telemetry.tracer is None else None
         if open_pod_runtime is not None:
-            opening = open_pod_runtime(metrics=PodMetrics(telemetry.meter), evaluations=metrics, asker=questions)
+            opening = open_pod_runtime(
+                metrics=PodMetrics(telemetry.meter), evaluations=metrics, asker=questions, next_calls=promises
+            )
             pod_runtime = await stack.enter_async_context(opening)
         pods: list[Evaluator] = [] if pod_runtime is None else [pod_runtime.evaluator]
         port: Port
@@ -79,6 +84,7 @@ async def serve(settings: Settings) -> None:
                 pods,
                 functions=functions,
                 questions=questions,
+                promises=promises,
                 metrics=metrics,
                 tracer=telemetry.tracer,
             )

@@ -1,7 +1,8 @@
 """A call whose message is held by somebody else, who can send it on to where this process says; and ask there first.
 
 The resource list never comes here: whoever has a request with a HeldCall says where it goes, and hears what became of
-it. An answer goes to the caller without coming by; everything else is for us to decide.
+it. An answer goes to the caller without coming by; everything else is for us to decide. Where a call is to go may be
+said before it comes (a Promise): then it is on its way there when it is heard of.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from krm_runner.core.image_ref import ImageRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,44 @@ class NoAnswer:
 ForwardOutcome = PassedOn | ReturnedStatus | NoAnswer
 
 
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The next call of an image may be sent there before anybody was asked; one call, and for so long."""
+
+    number: int
+    """Never used again."""
+    image: str
+    """As callers write it."""
+    reference: ImageRef
+    destination: Destination
+    headers: Sequence[tuple[str, str]]
+    seconds: float
+
+
+class NextCalls(Protocol):
+    """Whoever holds calls, and sends them where they were promised to go."""
+
+    def promise(self, promise: Promise) -> None:
+        """Nobody needs to keep it: a call that did not go there is asked about."""
+        ...
+
+    def withdraw(self, number: int, image: str) -> None:
+        """It does not hold any more, but for a call that is on its way already."""
+        ...
+
+
 class HeldCall(Protocol):
     """One such call."""
+
+    @property
+    def promise(self) -> int:
+        """The one by which it is on its way already; 0: none."""
+        ...
 
     async def forward(
         self, destination: Destination, *, timeout: float, headers: Sequence[tuple[str, str]]
     ) -> ForwardOutcome:
-        """Send its message there; TimeoutError when nothing has come of it in time.
+        """Send its message there, if it is not on its way; TimeoutError when nothing has come of it in time.
 
         Another time takes the place of the first.
         """

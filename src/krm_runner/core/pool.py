@@ -15,6 +15,9 @@ The rules:
   that is held up stays, but nobody waits for it, and no other is started beside it.
 - A pod that somebody deletes while it starts is replaced, the first time at once.
 - A call that gives up holds nothing; the pod that was being started for it goes on, and serves the next one.
+- Which pod the next call of a function gets is known before it comes while the function has no calls. Who asks for it
+  (`looks_ahead`) is told so, and told when that does not hold any more; a call that went there by such a promise is
+  where it is, and only counted.
 - A function that is kept ready has so many pods with room for a call as its `min_ready` says, or on their way, as far
   as `max_pods` allows: one that is lost, or busy to its limit, is made up for before a call needs it.
 - A pod without calls is deleted when its time (`reclaim_after`) is over, one with calls never; using a pod extends its
@@ -38,10 +41,12 @@ from krm_runner.core.pool_terms import (
     Lost,
     Observed,
     PodState,
+    Promise,
     Refuse,
     StartPod,
     Ticket,
     Version,
+    Withdraw,
 )
 
 _TAKEN_SECONDS = 60.0
@@ -51,9 +56,10 @@ _TAKEN_SECONDS = 60.0
 class Pool(Generic[Ticket]):
     """See the module's text for the rules."""
 
-    def __init__(self, pod_name: Callable[[str, Version, int], str]) -> None:
+    def __init__(self, pod_name: Callable[[str, Version, int], str], *, looks_ahead: bool = False) -> None:
         """`pod_name` names the pod of a function and version with a number, from 1 on."""
         self._pod_name = pod_name
+        self._looks_ahead = looks_ahead
         self._functions: dict[str, Function[Ticket]] = {}
         self._calls: dict[Ticket, tuple[Function[Ticket], Pod[Ticket] | None]] = {}
         """Where each call is: with a pod, or waiting for one."""
@@ -65,12 +71,17 @@ class Pool(Generic[Ticket]):
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def acquire(
-        self, ticket: Ticket, function: str, version: Version, limits: Limits, *, now: float
+        self, ticket: Ticket, function: str, version: Version, limits: Limits, *, now: float, promised: str = ""
     ) -> Effects[Ticket]:
-        """A call comes: it is granted a pod now or later, or refused."""
+        """A call comes: it is granted a pod now or later, or refused. One that is with the pod that it was promised
+        stays there, if that is still known."""
         wanted = self._wanted(function, version, limits)
+        if (pod := wanted.pods.get(promised)) is not None:
+            if pod is wanted.ahead:
+                wanted.ahead = None
+            return [self._give(wanted, pod, ticket), *self._dispatch(wanted, now)]
         if len(wanted.waiting) + wanted.calls_on_pods >= limits.max_calls:
-            return [Refuse(ticket, None)]
+            return [Refuse(ticket, None), *self._look_ahead(wanted)]
         wanted.waiting[ticket] = None
         self._calls[ticket] = wanted, None
         return list(self._dispatch(wanted, now))
@@ -90,8 +101,8 @@ class Pool(Generic[Ticket]):
         """See that the function has a pod, though nobody calls it."""
         wanted = self._wanted(function, version, limits)
         if self._pods_that_count(wanted) or now < wanted.restart_after:
-            return []
-        return [self._start(wanted, now)]
+            return list(self._look_ahead(wanted))
+        return [self._start(wanted, now), *self._look_ahead(wanted)]
 
     def keep_ready(self, function: str, version: Version, limits: Limits, *, now: float) -> Effects[Ticket]:
         """From now on the function has its minimum of ready pods at all times."""
@@ -209,6 +220,7 @@ class Pool(Generic[Ticket]):
                 else:
                     function.change(pod, state=PodState.LEAVING)
                     effects.append(DeletePod(pod.name, pod.uid, "expired"))
+            effects += self._look_ahead(function)
         return effects
 
     def kept(self, name: str, uid: str, function: str, *, state: PodState, now: float) -> Effects[Ticket]:
@@ -262,6 +274,7 @@ class Pool(Generic[Ticket]):
         """Give the calls that wait what there is, and start what is missing."""
         yield from self._serve(function, now)
         yield from self._replenish(function, now)
+        yield from self._look_ahead(function)
 
     def _serve(self, function: Function[Ticket], now: float) -> Iterator[Effect[Ticket]]:
         while function.waiting:
@@ -280,6 +293,17 @@ class Pool(Generic[Ticket]):
                 ticket, _ = function.waiting.popitem(last=False)
                 del self._calls[ticket]
                 yield Refuse(ticket, held_up.why if held_up else function.failure)
+
+    def _look_ahead(self, function: Function[Ticket]) -> Iterator[Promise | Withdraw]:
+        """Say what is known of the next call, if it is something else than before."""
+        if not self._looks_ahead:
+            return
+        is_decided = function.is_idle and function.limits.waitlist > 0
+        pod = function.ready.best() if is_decided else None
+        if pod is function.ahead:
+            return
+        function.ahead = pod
+        yield Withdraw(function.name) if pod is None else Promise(function.name, pod.name, pod.reclaim_after)
 
     def _should_start(self, function: Function[Ticket], now: float) -> bool:
         on_their_way = len(function.current(PodState.STARTING))
@@ -310,6 +334,9 @@ class Pool(Generic[Ticket]):
 
     def _grant(self, function: Function[Ticket], pod: Pod[Ticket]) -> Grant[Ticket]:
         ticket, _ = function.waiting.popitem(last=False)
+        return self._give(function, pod, ticket)
+
+    def _give(self, function: Function[Ticket], pod: Pod[Ticket], ticket: Ticket) -> Grant[Ticket]:
         function.take(pod, ticket)
         self._calls[ticket] = function, pod
         return Grant(ticket, pod.name)

@@ -93,8 +93,15 @@ class Function(Generic[Ticket]):
         self.restart_after = 0.0
         self.is_kept_ready = False
         """Whether its minimum of ready pods counts."""
+        self.ahead: Pod[Ticket] | None = None
+        """The pod that its next call was promised."""
         self.ready = ReadyPods[Ticket]()
         self._current: dict[PodState, dict[str, Pod[Ticket]]] = {state: {} for state in PodState}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no calls."""
+        return not self.waiting and not self.calls_on_pods
 
     def current(self, state: PodState) -> dict[str, Pod[Ticket]]:
         """The pods of the wanted version in a state."""

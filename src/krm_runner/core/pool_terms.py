@@ -144,5 +144,21 @@ class Lost(Generic[Ticket]):
     why: object
 
 
-Effect = StartPod | DeletePod | ExtendTtl | Grant[Ticket] | Refuse[Ticket] | Lost[Ticket]
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The next call of the function gets this pod, which nobody is going to collect before that time."""
+
+    function: str
+    name: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """What the function's next call gets is open again."""
+
+    function: str
+
+
+Effect = StartPod | DeletePod | ExtendTtl | Grant[Ticket] | Refuse[Ticket] | Lost[Ticket] | Promise | Withdraw
 Effects = list[Effect[Ticket]]

@@ -16,11 +16,11 @@ from krm_runner.core.errors import (
     RegistryUnavailableError,
 )
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
-from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.image_ref import ImageRef
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.pods.keeper import Keeper
 from krm_runner.pods.lease import Wanted
+from krm_runner.registry.resolver import Resolution
 from krm_runner.telemetry.pod_metrics import PodMetrics
 
 _log = structlog.get_logger("krm_runner.pods")
@@ -31,8 +31,8 @@ _MAX_PODS_PER_CALL = 5
 class Images(Protocol):
     """Who resolves images."""
 
-    async def resolve(self, reference: ImageRef, *, image: str, deadline: float | None) -> ImageMetadata:
-        """The image's metadata; an EvaluationError says why it cannot be had, TimeoutError that it is not yet known."""
+    async def look_up(self, reference: ImageRef, *, image: str, deadline: float | None) -> Resolution:
+        """What the image is; an EvaluationError says why that cannot be had, TimeoutError that it is not yet known."""
         ...
 
 
@@ -110,11 +110,12 @@ class PodEvaluator:
         if template is None:
             raise NoPodTemplateError(image, why=self._templates.problem)
         try:
-            metadata = await self._images.resolve(reference, image=image, deadline=deadline)
+            found = await self._images.look_up(reference, image=image, deadline=deadline)
         except RegistryUnavailableError as error:
             # A pod that says that it serves this image does so whether or not the registry is there.
             digest = self._keeper.serving(reference.canonical, template)
             if not digest:
                 raise
             return Wanted(reference, digest, template, None, why_unknown=error.why)
-        return Wanted(reference, metadata.digest, template, metadata)
+        image_is = found.metadata
+        return Wanted(reference, image_is.digest, template, image_is, spelling=image, fresh_until=found.fresh_until)

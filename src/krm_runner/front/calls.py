@@ -77,6 +77,8 @@ class FrontCalls:
         record = CallRecord(started=self._now(), request_bytes=call.message_bytes, image=shown_image(call.image))
         if self._tracer is None and self._hand_back(call, record):
             return
+        # Before anything else is heard of it: the front may have sent it on, and have its answer, already.
+        self._held.hold(call.id, promise=call.promise, connection=call.connection)
         task = asyncio.get_running_loop().create_task(self._serve(call, record), name=f"call {call.id}")
         self._tasks[call.id] = task
 
@@ -168,6 +170,7 @@ class FrontCalls:
         finally:
             del self._tasks[call.id]
             self._executed.pop(call.id, None)
+            self._held.release(call.id)
             if ended is None:
                 record.report(self._metrics, self._now())
             else:
@@ -184,11 +187,8 @@ class FrontCalls:
             async with asyncio.timeout_at(request.deadline + _PATIENCE):
                 return await ended
         request.trace = trace_headers() if self._tracer is not None else ()
-        request.held = self._held.hold(call.id)
-        try:
-            result = await self._others.evaluate(request)
-        finally:
-            self._held.release(call.id)
+        request.held = self._held.of(call.id)
+        result = await self._others.evaluate(request)
         passed_on = result.passed_on
         if passed_on is None:
             raise RuntimeError(f"the {result.runtime} runtime does not know of held calls")

@@ -18,10 +18,13 @@ class HeldCalls:
         self.send = send
         self._calls: dict[int, FrontsCall] = {}
 
-    def hold(self, number: int) -> FrontsCall:
-        """One more; to be released when the call is over."""
-        call = self._calls[number] = FrontsCall(self, number)
-        return call
+    def hold(self, number: int, *, promise: int, connection: int) -> None:
+        """One more, which may be on its way by a promise; to be released when the call is over."""
+        self._calls[number] = FrontsCall(self, number, promise=promise, connection=connection)
+
+    def of(self, number: int) -> FrontsCall:
+        """One that is held."""
+        return self._calls[number]
 
     def release(self, number: int) -> None:
         """Nobody asks what becomes of it any more."""
@@ -43,10 +46,15 @@ class HeldCalls:
 class FrontsCall:
     """One of them; a `core.held_call.HeldCall`."""
 
-    def __init__(self, calls: HeldCalls, number: int) -> None:
+    def __init__(self, calls: HeldCalls, number: int, *, promise: int, connection: int) -> None:
+        self.promise = promise
         self._calls = calls
         self._number = number
-        self._connection = 0
+        self._connection = connection
+        self._is_under_way = bool(promise)
+        """By its promise, and nobody has asked what became of it."""
+        self._early: ForwardOutcome | None = None
+        """What became of it before that."""
         self._outcome: asyncio.Future[ForwardOutcome] | None = None
         self._answered: PassedOn | None = None
 
@@ -56,17 +64,22 @@ class FrontsCall:
         """See `core.held_call.HeldCall`."""
         if self._answered is not None:
             return self._answered
+        is_under_way = self._is_under_way and destination.connection == self._connection
+        self._is_under_way = False
         self._connection = destination.connection
+        if is_under_way and self._early is not None:
+            return self._early
         self._outcome = asyncio.get_running_loop().create_future()
-        forward = Forward(
-            id=self._number,
-            connection=destination.connection,
-            address=destination.address,
-            authority=destination.authority,
-            timeout_seconds=timeout,
-            headers=[Header(name=name, value=value) for name, value in headers],
-        )
-        self._calls.send(ToFront(forward=forward))
+        if not is_under_way:
+            forward = Forward(
+                id=self._number,
+                connection=destination.connection,
+                address=destination.address,
+                authority=destination.authority,
+                timeout_seconds=timeout,
+                headers=headers_of(headers),
+            )
+            self._calls.send(ToFront(forward=forward))
         try:
             async with asyncio.timeout(timeout):
                 return await self._outcome
@@ -91,8 +104,15 @@ class FrontsCall:
             self._end(NoAnswer(_NOT_USED_ANY_MORE, reached=True))
 
     def _end(self, outcome: ForwardOutcome) -> None:
-        if self._outcome is not None and not self._outcome.done():
+        if self._is_under_way:
+            self._early = outcome
+        elif self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(outcome)
+
+
+def headers_of(headers: Sequence[tuple[str, str]]) -> list[Header]:
+    """In the link's words."""
+    return [Header(name=name, value=value) for name, value in headers]
 
 
 def outcome_of(message: Forwarded) -> ForwardOutcome:

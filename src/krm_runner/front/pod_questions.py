@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from krm_runner.core.held_call import Destination, NoAnswer, ReturnedStatus
-from krm_runner.rpc._generated.front_pb2 import AskHealth, Disconnect, Header, HealthAnswer, ToFront
+from krm_runner.front.held_calls import headers_of
+from krm_runner.rpc._generated.front_pb2 import AskHealth, Disconnect, HealthAnswer, ToFront
 
 _GRACE = 1.0
 """The front answers at the end of the time; a little later, if it has much to do."""
@@ -71,7 +72,7 @@ class PodQuestions:
             address=destination.address,
             authority=destination.authority,
             timeout_seconds=max(0.0, end - asyncio.get_running_loop().time()),
-            headers=[Header(name=name, value=value) for name, value in headers],
+            headers=headers_of(headers),
             patiently=patiently,
         )
         self._send(ToFront(ask_health=ask))

@@ -24,6 +24,7 @@ from krm_runner.core.errors import (
     QueueFullError,
 )
 from krm_runner.core.evaluation import EvaluationRequest
+from krm_runner.core.held_call import NextCalls
 from krm_runner.core.naming import pod_id
 from krm_runner.core.pod_failure import Failed, failure, start_error
 from krm_runner.core.pod_template import PodTemplate
@@ -36,9 +37,11 @@ from krm_runner.core.pool_terms import (
     Lost,
     Observed,
     PodState,
+    Promise,
     Refuse,
     StartPod,
     Version,
+    Withdraw,
 )
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.attendant import Attendant
@@ -50,6 +53,7 @@ from krm_runner.pods.launcher import Launch, Launcher
 from krm_runner.pods.lease import Explain, Ticket, Wanted
 from krm_runner.pods.patience import Patience
 from krm_runner.pods.pod_tokens import PodTokens
+from krm_runner.pods.promises import Promises
 from krm_runner.pods.service_care import ServiceCare
 from krm_runner.pods.services import Services
 from krm_runner.pods.starting import Starting, Watched
@@ -82,8 +86,10 @@ class Keeper:
         channels: Channels,
         start_timeout: float,
         scan_interval: float,
+        next_calls: NextCalls | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`next_calls` is who may be told ahead which pods calls get."""
         self.census = Census(
             addresses=addresses,
             channels=channels,
@@ -101,7 +107,8 @@ class Keeper:
         self._start_timeout = start_timeout
         self._scan_interval = scan_interval
         self._clock = clock
-        self._pool: Pool[Ticket] = Pool(self._pod_name)
+        self._promises = Promises(next_calls, clock=clock) if next_calls is not None else None
+        self._pool: Pool[Ticket] = Pool(self._pod_name, looks_ahead=next_calls is not None)
         self._wanted: dict[str, Wanted] = {}
         self._ttl = TtlWriter(launcher.extend, written=metrics.ttl_written)
         self._tasks = Tasks()
@@ -137,19 +144,29 @@ class Keeper:
         function = wanted.function
         self._wanted[function] = wanted
         limits = self._functions.of(function).limits
-        ticket = Ticket()
+        ticket, promised = Ticket(), self._promised_pod(function, request)
         try:
-            self._perform(self._pool.acquire(ticket, function, wanted.version, limits, now=self._clock()))
+            acquired = self._pool.acquire(
+                ticket, function, wanted.version, limits, now=self._clock(), promised=promised
+            )
+            self._perform(acquired)
             if not ticket.is_answered:
                 await self._wait(ticket, function, request)
             if ticket.pod is None:
                 raise (
                     ticket.why(request.image) if ticket.why else QueueFullError(request.image, waiting=limits.max_calls)
                 )
-            self._metrics.leased()
+            self._metrics.leased(promised=bool(promised))
             yield ticket.pod
         finally:
             self._perform(self._pool.leave(ticket, now=self._clock()))
+
+    def _promised_pod(self, function: str, request: EvaluationRequest) -> str:
+        """The name of the one that the call is with already; empty: none that is still there."""
+        if self._promises is None or request.held is None or not request.held.promise:
+            return ""
+        pod = self._promises.used(function, request.held.promise)
+        return pod.name if pod is not None and self.census.find(pod.name, pod.uid) is not None else ""
 
     async def _wait(self, ticket: Ticket, function: str, request: EvaluationRequest) -> None:
         started = asyncio.get_running_loop().time()
@@ -368,9 +385,20 @@ class Keeper:
                 case ExtendTtl(name, uid, reclaim_after):
                     if (attendant := self.census.find(name, uid)) is not None:
                         self._ttl.write(attendant.facts, reclaim_after)
+                case Promise(function, name, until):
+                    self._promise(function, name, until)
+                case Withdraw(function):
+                    if self._promises is not None:
+                        self._promises.withdraw(function)
                 case Lost():
                     # Its call hears of it from the pod's connection, which is closed.
                     pass
+
+    def _promise(self, function: str, name: str, until: float) -> None:
+        pod, wanted = self.census.find(name), self._wanted.get(function)
+        # Of a function that nobody has called or warmed up, nobody has looked what its image is.
+        if self._promises is not None and pod is not None and wanted is not None:
+            self._promises.make(wanted, pod.facts, pod.channel.way, until=until)
 
     def _launch_again(self, attendant: Attendant) -> Launch | None:
         facts, wanted = attendant.facts, self._wanted.get(attendant.facts.asked_for)
@@ -428,6 +456,8 @@ class Keeper:
         functions = set(self._pool.functions())
         for function in [function for function in self._wanted if function not in functions]:
             del self._wanted[function]
+        if self._promises is not None:
+            self._promises.forget_others(functions)
 
     def _count(self) -> PoolSize:
         pods: dict[str, dict[str, int]] = {}

@@ -27,6 +27,10 @@ class Wanted:
     image: ImageMetadata | None
     """None while the registry cannot say it: pods that are there serve all the same, and none can be made."""
     why_unknown: str = ""
+    spelling: str = ""
+    """The image as the last caller wrote it."""
+    fresh_until: float = 0.0
+    """When a call has to look again what the image is, on the event loop's clock."""
 
     @property
     def function(self) -> str:

@@ -32,6 +32,8 @@ from krm_runner.registry.keychain import Keychains
 _log = structlog.get_logger("krm_runner.registry")
 _RENEWAL_TIMEOUT = 5.0
 """How long a caller waits for the registry when there is an old answer to fall back on."""
+_MAPPED_SECONDS = 5.0
+"""For how long an entry of the image map is relied on without a look at the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Resolution:
     metadata: ImageMetadata
     source: str
     """`image map`, `cache`, `stale cache` or `registry`."""
+    fresh_until: float
+    """Until when nobody needs to look again."""
 
 
 class ImageResolver:
@@ -74,27 +78,23 @@ class ImageResolver:
             flight.cancel()
         await self._tasks.__aexit__(None, None, None)
 
-    async def resolve(self, reference: ImageRef, *, image: str, deadline: float | None = None) -> ImageMetadata:
-        """The image's metadata; an EvaluationError that names `image` when it cannot be had.
+    async def look_up(self, reference: ImageRef, *, image: str, deadline: float | None = None) -> Resolution:
+        """What the image is, and who says so; an EvaluationError that names `image` when it cannot be had.
 
         TimeoutError when that is not known at the deadline, on the event loop's clock.
         """
-        return (await self.look_up(reference, image=image, deadline=deadline)).metadata
-
-    async def look_up(self, reference: ImageRef, *, image: str, deadline: float | None = None) -> Resolution:
-        """As `resolve`, and says where the answer comes from."""
-        if self._image_map is not None and (mapped := self._image_map.current().find(reference)):
-            return Resolution(mapped, "image map")
         now = asyncio.get_running_loop().time()
+        if self._image_map is not None and (mapped := self._image_map.current().find(reference)):
+            return Resolution(mapped, "image map", now + _MAPPED_SECONDS)
         known = self._cache.find(reference, now=now)
         if isinstance(known, Failed):
             raise known.fault.to_error(image)
         if known is not None and known.freshness(now) is Freshness.FRESH:
-            return Resolution(known.metadata, "stale cache" if known.is_stale else "cache")
+            return _resolution(known, "cache")
         flight = self._flight(reference, known)
         if known is not None and known.is_stale:
             # The registry was away a moment ago: nobody waits to find out whether it still is.
-            return Resolution(known.metadata, "stale cache")
+            return _resolution(known, "cache")
         async with asyncio.timeout_at(deadline):
             # Shielded: the end of one caller is not the end of the flight.
             outcome = await asyncio.shield(flight)
@@ -102,7 +102,7 @@ class ImageResolver:
             raise outcome.to_error(image) from outcome
         if isinstance(outcome, Exception):
             raise UnexpectedError(image, cause=outcome) from outcome
-        return Resolution(outcome.metadata, "stale cache" if outcome.is_stale else "registry")
+        return _resolution(outcome, "registry")
 
     def _flight(self, reference: ImageRef, known: Known | None) -> asyncio.Task[Known | Exception]:
         """The task that asks the registry, started if there is none."""
@@ -164,3 +164,7 @@ class ImageResolver:
                 return parsed, document.digest
             document = await self._client.child(access, parsed.choose(self._platform))
         raise ImageManifestError(f"indexes are nested more than {MAX_INDEX_DEPTH} deep")
+
+
+def _resolution(known: Known, source: str) -> Resolution:
+    return Resolution(known.metadata, "stale cache" if known.is_stale else source, known.fresh_until)

@@ -172,6 +172,11 @@ class WrapperChannel:
             link.calls -= 1
             await self._bury(link)
 
+    @property
+    def way(self) -> tuple[Destination, tuple[tuple[str, str], ...]]:
+        """Where a held call is sent, and which headers it has for the pod."""
+        return self._destination, self._authorization
+
     async def close(self, why: str) -> None:
         """Calls under way end with a PodLostError that says why, and so do those that come later."""
         if self._closed:

@@ -70,9 +70,9 @@ class PodMetrics:
         self._reasons_retried, self._reasons_lost = _Reasons(), _Reasons()
         self._reasons_failed, self._reasons_deleted = _Reasons(), _Reasons()
 
-    def leased(self) -> None:
-        """A call got a pod."""
-        self._leases.add(1)
+    def leased(self, *, promised: bool) -> None:
+        """A call got a pod; one that was promised to it before it came, or not."""
+        self._leases.add(1, {"promised": "yes" if promised else "no"})
 
     def retried(self, reason: str) -> None:
         """A call goes to another pod, since the first one did not answer it."""

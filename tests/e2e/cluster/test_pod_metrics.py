@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from support.calls import served, wish
 from support.client import Client
 from support.kube import wait_until
 from support.metrics import Metrics
+from support.processes import eventually
 from support.push import Push
 from support.site import Site
 
@@ -28,8 +30,10 @@ async def test_cold_starts_calls_failures_and_requests_are_counted(site: Site, i
     async with Client(runner.address) as client:
         for _ in range(5):
             served(await client.evaluate(image, wish()))
+        # A call that was promised its pod is reported a moment after its answer.
+        evaluated = partial(metrics.sum, "evaluations_total", image=image, runtime="pod", code="OK")
+        wait_until(lambda: evaluated() == 5, what="all calls are reported")
         assert metrics.sum("pod_leases_total") == 5
-        assert metrics.sum("evaluations_total", image=image, runtime="pod", code="OK") == 5
         assert metrics.sum("queue_wait_seconds_count", runtime="pod") == 5
         for phase in ("create", "healthy", "total"):
             assert metrics.sum("pod_start_duration_seconds_count", phase=phase) == 1
@@ -61,6 +65,35 @@ async def test_lost_pods_and_repeated_calls_are_counted(site: Site, image: str) 
                 await asyncio.sleep(0.05)
         site.delete_pod(first["metadata"]["name"])
         served(await call)
-    assert metrics.sum("pod_leases_total") == 3
+    wait_until(lambda: metrics.sum("pod_leases_total") == 3, what="the call and its repetition are reported")
     assert metrics.sum("pod_losses_total", reason="in_the_call") == 1
     assert metrics.sum("pod_retries_total", reason="in_the_call") == 1
+
+
+async def test_the_next_call_of_an_idle_function_is_promised_its_pod(site: Site, image: str) -> None:
+    metrics = Metrics()
+    runner = site.start(site.account(), environment=metrics.environment)
+
+    def is_reported(calls: int) -> bool:
+        return metrics.sum("pod_leases_total") == calls
+
+    async with Client(runner.address) as client:
+        for number in range(1, 4):
+            served(await client.evaluate(image, wish()))
+            await eventually(partial(is_reported, number), what="the call is reported")
+            # What was decided ahead is told right after that.
+            await asyncio.sleep(0.2)
+        assert metrics.by("pod_leases_total", "promised") == {("no",): 1, ("yes",): 2}
+        site.delete_pod(site.only_pod()["metadata"]["name"])
+        served(await client.evaluate(image, wish()))
+    assert metrics.sum("pod_leases_total", promised="no") >= 2, "a pod that is gone is promised to nobody"
+
+
+async def test_a_tag_that_is_looked_up_each_time_is_promised_to_nobody(site: Site, image: str) -> None:
+    metrics = Metrics()
+    runner = site.start(site.account(), "--image-tag-ttl=0", environment=metrics.environment)
+    async with Client(runner.address) as client:
+        for _ in range(3):
+            served(await client.evaluate(image, wish()))
+            await asyncio.sleep(0.2)
+    assert metrics.by("pod_leases_total", "promised") == {("no",): 3}

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToFront(_message.Message):
-    __slots__ = ("configure", "run", "forward", "refuse", "forget", "health", "drain", "cancel_calls", "disconnect", "ask_health", "alive")
+    __slots__ = ("configure", "run", "forward", "refuse", "forget", "health", "drain", "cancel_calls", "disconnect", "ask_health", "alive", "promise", "withdraw")
     CONFIGURE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     FORWARD_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,8 @@ class ToFront(_message.Message):
     DISCONNECT_FIELD_NUMBER: _ClassVar[int]
     ASK_HEALTH_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     configure: Configure
     run: Run
     forward: Forward
@@ -30,7 +32,9 @@ class ToFront(_message.Message):
     disconnect: Disconnect
     ask_health: AskHealth
     alive: Alive
-    def __init__(self, configure: _Optional[_Union[Configure, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., forward: _Optional[_Union[Forward, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., cancel_calls: _Optional[_Union[CancelCalls, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., ask_health: _Optional[_Union[AskHealth, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
+    promise: Promise
+    withdraw: Withdraw
+    def __init__(self, configure: _Optional[_Union[Configure, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., forward: _Optional[_Union[Forward, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., cancel_calls: _Optional[_Union[CancelCalls, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., ask_health: _Optional[_Union[AskHealth, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ...) -> None: ...
 
 class FromFront(_message.Message):
     __slots__ = ("ready", "call", "ended", "forwarded", "gone", "load", "unfit", "health_answer")
@@ -89,18 +93,22 @@ class Ready(_message.Message):
     def __init__(self, version: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
-    __slots__ = ("id", "image", "message_bytes", "timeout_seconds", "headers")
+    __slots__ = ("id", "image", "message_bytes", "timeout_seconds", "headers", "promise", "connection")
     ID_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
     id: int
     image: str
     message_bytes: int
     timeout_seconds: float
     headers: _containers.RepeatedCompositeFieldContainer[Header]
-    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., message_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ...) -> None: ...
+    promise: int
+    connection: int
+    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., message_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., promise: _Optional[int] = ..., connection: _Optional[int] = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("name", "value")
@@ -176,6 +184,32 @@ class Forward(_message.Message):
     timeout_seconds: float
     headers: _containers.RepeatedCompositeFieldContainer[Header]
     def __init__(self, id: _Optional[int] = ..., connection: _Optional[int] = ..., address: _Optional[str] = ..., authority: _Optional[str] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ...) -> None: ...
+
+class Promise(_message.Message):
+    __slots__ = ("number", "image", "connection", "address", "authority", "headers", "valid_seconds")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    VALID_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    image: str
+    connection: int
+    address: str
+    authority: str
+    headers: _containers.RepeatedCompositeFieldContainer[Header]
+    valid_seconds: float
+    def __init__(self, number: _Optional[int] = ..., image: _Optional[str] = ..., connection: _Optional[int] = ..., address: _Optional[str] = ..., authority: _Optional[str] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., valid_seconds: _Optional[float] = ...) -> None: ...
+
+class Withdraw(_message.Message):
+    __slots__ = ("number", "image")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    image: str
+    def __init__(self, number: _Optional[int] = ..., image: _Optional[str] = ...) -> None: ...
 
 class Forwarded(_message.Message):
     __slots__ = ("id", "connection", "answered", "status", "trouble")
