@@ -4,6 +4,7 @@
 //! asked, and says what to do: execute it, forward it to a pod, refuse it. One that was promised a pod is on its way there
 //! when the runner hears of it.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -90,6 +91,8 @@ impl Evaluator for Front {
 }
 
 enum Event {
+    /// To tell the runner.
+    Time,
     Answer(Answer),
     Passed(Passed),
     Silence,
@@ -200,12 +203,13 @@ impl Front {
                 }
                 () = sleep_until(record.deadline + PATIENCE) => Event::Silence,
                 // A promised pod has the call before the runner hears of it.
-                news = async { news.take().expect("only then") }, if news.is_some() => {
-                    self.link.tell(news);
-                    continue;
-                }
+                () = ready(()), if news.is_some() => Event::Time,
             };
+            if let Some(news) = news.take() {
+                self.link.tell(news);
+            }
             match event {
+                Event::Time => {}
                 Event::Answer(Answer::Run(run, edition)) => {
                     question.settle();
                     record.execute(&run.function, Some(run.id));
@@ -276,7 +280,17 @@ fn call(id: u64, record: &Record, headers: &HeaderMap, incoming: &Incoming, prom
         headers: trace.collect(),
         promise: promised.map_or(0, Promised::number),
         connection: promised.map_or(0, Promised::connection),
+        said_at: monotonic_seconds(),
     }
+}
+
+/// The clock of the runner's event loop.
+fn monotonic_seconds() -> f64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it is written, and no longer than the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    #[expect(clippy::cast_precision_loss, reason = "a machine is up for less than 2^52 nanoseconds that matter")]
+    (now.tv_sec as f64 + now.tv_nsec as f64 / 1e9)
 }
 
 fn status_of(refuse: Refuse) -> Status {

@@ -120,6 +120,8 @@ pub struct Call {
     pub promise: u64,
     #[prost(uint64, tag = "7")]
     pub connection: u64,
+    #[prost(double, tag = "8")]
+    pub said_at: f64,
 }
 
 #[derive(Clone, PartialEq, Message)]

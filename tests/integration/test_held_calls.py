@@ -41,7 +41,7 @@ class Holder:
 
     def __init__(self, outcome: ForwardOutcome | None = None) -> None:
         """Without an outcome, one never comes by itself."""
-        self.promise = 0
+        self.promise = self.connection = 0
         self._outcome = outcome
         self._disconnected = asyncio.Event()
         self.forwards: list[tuple[Destination, tuple[tuple[str, str], ...]]] = []
@@ -344,6 +344,57 @@ async def test_a_promised_pod_that_is_not_used_any_more_ends_the_attempt(front: 
     second = (await told(said, "forward")).forward
     calls.forwarded(answered(second.connection))
     await calls.finish(within=5)
+
+
+async def test_a_promised_call_ends_where_it_is_though_its_pod_is_being_deleted(
+    front: Front, said: list[ToFront], reports: Reports
+) -> None:
+    pods = channel(), channel()
+    calls = front(Pods(*pods))
+    asked = promised_call(pods[0])
+    calls.arrived(asked)
+    # Before the runner has done anything for the call that it does not know of.
+    await pods[0].close("it was deleted")
+    await asyncio.sleep(0.01)
+    assert [message.WhichOneof("message") for message in said] in ([], ["disconnect"])
+    calls.forwarded(answered(asked.connection))
+    await calls.finish(within=5)
+    assert reports.codes == ["OK"]
+    assert "forward" not in [message.WhichOneof("message") for message in said]
+
+
+async def test_a_promised_call_is_as_old_as_the_front_says(front: Front, said: list[ToFront]) -> None:
+    pod = channel()
+    calls = front(Pods(pod))
+    asked = promised_call(pod, timeout=30)
+    asked.said_at = asyncio.get_running_loop().time() - 31
+    calls.arrived(asked)
+    assert (await told(said, "refuse")).refuse.code == 4, "its deadline has passed"
+
+
+async def test_a_caller_that_has_its_answer_was_served_whatever_failed_here(front: Front, reports: Reports) -> None:
+    class Failing:
+        runtime = "pod"
+
+        async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
+            await asyncio.sleep(0.01)
+            raise QueueFullError(IMAGE, waiting=3)
+
+    calls = front(Failing())
+    asked = promised_call(channel())
+    calls.arrived(asked)
+    calls.forwarded(answered(asked.connection))
+    await calls.finish(within=5)
+    assert (reports.codes, reports.sizes) == (["OK"], [(300, 400)])
+
+
+async def test_a_call_that_is_heard_of_at_the_end_is_told_to_come_back(front: Front, said: list[ToFront]) -> None:
+    pod = channel()
+    calls = front(Pods(pod))
+    calls.stop()
+    calls.arrived(promised_call(pod))
+    refuse = (await told(said, "refuse")).refuse
+    assert (refuse.code, "shutting down" in refuse.message) == (14, True)
 
 
 async def test_a_call_that_is_decided_otherwise_leaves_its_promised_pod(front: Front, said: list[ToFront]) -> None:

@@ -33,8 +33,7 @@ from krm_runner.telemetry.metrics import EvaluationMetrics
 
 _NAME = "krm-front"
 _NICER = 5
-"""Than the front: where CPUs are scarce, calls that need no decision come before what is decided, and that before local
-functions."""
+"""Than the front, where there are no local functions: calls that need no decision come before what is decided."""
 
 
 def find_front(settings: Settings) -> Path | None:
@@ -123,7 +122,8 @@ class FrontPort:
     async def start(self) -> None:
         """See `app.port.Port`."""
         await self._server.start(_configuration(self._settings), initial_environment())
-        os.nice(_NICER)
+        if self._settings.exec is None:
+            os.nice(_NICER)
 
     def background(self) -> list[Coroutine[object, object, None]]:
         """See `app.port.Port`."""

@@ -91,7 +91,12 @@ class HeldCall(Protocol):
 
     @property
     def promise(self) -> int:
-        """The one by which it is on its way already; 0: none."""
+        """The one by which it is on its way, as long as nobody has asked what became of that; 0: none."""
+        ...
+
+    @property
+    def connection(self) -> int:
+        """By which it was sent last; 0: it was not."""
         ...
 
     async def forward(

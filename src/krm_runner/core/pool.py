@@ -152,7 +152,8 @@ class Pool(Generic[Ticket]):
             effects += self._extend(function, pod, now)
         if pod.state is not PodState.LEAVING:
             pod.why = seen.why
-            function.change(pod, state=seen.state, version=seen.version)
+            if (pod.state, pod.version) != (seen.state, seen.version):
+                function.change(pod, state=seen.state, version=seen.version)
             if pod.state is PodState.READY and not pod.has_served:
                 pod.has_served = True
                 if pod.version == function.version:
@@ -241,6 +242,10 @@ class Pool(Generic[Ticket]):
         """State and calls of every pod of a function."""
         known = self._functions.get(function)
         return {pod.name: (pod.state, len(pod.calls)) for pod in known.pods.values()} if known else {}
+
+    def knows(self, function: str, name: str, uid: str) -> bool:
+        """Whether it has that pod."""
+        return self._find(name, uid, function)[1] is not None
 
     def waiting(self, function: str) -> int:
         """How many calls wait for a pod."""

@@ -15,7 +15,7 @@ import structlog
 from opentelemetry.trace import Tracer
 
 from krm_runner.core.errors import EvaluationError, FunctionNotFoundError, ShuttingDownError, UnexpectedError
-from krm_runner.core.evaluation import EvaluationRequest, Evaluator
+from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
 from krm_runner.front.ended import EndedCalls
 from krm_runner.front.held_calls import HeldCalls
 from krm_runner.front.local_functions import LocalFunction, LocalFunctions
@@ -74,13 +74,17 @@ class FrontCalls:
     def arrived(self, call: Call) -> None:
         """A call whose image the front does not know."""
         self._metrics.arrived()
-        record = CallRecord(started=self._now(), request_bytes=call.message_bytes, image=shown_image(call.image))
-        if self._tracer is None and self._hand_back(call, record):
+        started = min(call.said_at or self._now(), self._now())
+        record = CallRecord(started=started, request_bytes=call.message_bytes, image=shown_image(call.image))
+        # One that has its pod came before what the configuration file says now.
+        if not call.promise and self._tracer is None and self._hand_back(call, record):
             return
         # Before anything else is heard of it: the front may have sent it on, and have its answer, already.
         self._held.hold(call.id, promise=call.promise, connection=call.connection)
         task = asyncio.get_running_loop().create_task(self._serve(call, record), name=f"call {call.id}")
         self._tasks[call.id] = task
+        if self._stopping:
+            _cancel(task)
 
     def ended(self, message: Ended) -> None:
         """A call that the front executed, or refused by itself, is over."""
@@ -159,12 +163,15 @@ class FrontCalls:
                 try:
                     ended = await self._answer(call, record)
                 except asyncio.CancelledError:
-                    if self._stopping:
+                    if self._has_answer(call, record):
+                        pass
+                    elif self._stopping:
                         self._refuse(call, record, ShuttingDownError(record.image))
                     else:
                         record.went_away(self._now())
                 except Exception as error:
-                    self._refuse(call, record, error)
+                    if not self._has_answer(call, record):
+                        self._refuse(call, record, error)
                 finally:
                     span.update(image=record.image, runtime=record.runtime, code=ended.code if ended else record.code)
         finally:
@@ -179,7 +186,7 @@ class FrontCalls:
     async def _answer(self, call: Call, record: CallRecord) -> Ended | None:
         """What the front says of a call that it executed; nothing of one that was answered from here."""
         request = record.request = record.request or self._read(call, record)
-        function = self._find(request)
+        function = None if call.promise else self._find(request)
         if function is not None or self._others is None:
             self._send(self._run(call, function))
             ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -195,6 +202,16 @@ class FrontCalls:
         record.succeeded(result, response_bytes=passed_on.response_bytes, log_bytes=passed_on.log_bytes)
         record.seconds = passed_on.seconds
         return None
+
+    def _has_answer(self, call: Call, record: CallRecord) -> bool:
+        """Whether its caller was answered, whatever happened here before that was heard."""
+        answered = self._held.of(call.id).answered
+        if answered is None:
+            return False
+        result = EvaluationResult(b"", b"", record.runtime)
+        record.succeeded(result, response_bytes=answered.response_bytes, log_bytes=answered.log_bytes)
+        record.seconds = answered.seconds
+        return True
 
     def _read(self, call: Call, record: CallRecord) -> EvaluationRequest:
         remaining = call.timeout_seconds if call.HasField("timeout_seconds") else None

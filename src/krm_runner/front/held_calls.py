@@ -48,25 +48,24 @@ class FrontsCall:
 
     def __init__(self, calls: HeldCalls, number: int, *, promise: int, connection: int) -> None:
         self.promise = promise
+        self.connection = connection
+        self.answered: PassedOn | None = None
+        """What the caller has."""
         self._calls = calls
         self._number = number
-        self._connection = connection
-        self._is_under_way = bool(promise)
-        """By its promise, and nobody has asked what became of it."""
         self._early: ForwardOutcome | None = None
-        """What became of it before that."""
+        """What became of a promised call before anybody asked."""
         self._outcome: asyncio.Future[ForwardOutcome] | None = None
-        self._answered: PassedOn | None = None
 
     async def forward(
         self, destination: Destination, *, timeout: float, headers: Sequence[tuple[str, str]]
     ) -> ForwardOutcome:
         """See `core.held_call.HeldCall`."""
-        if self._answered is not None:
-            return self._answered
-        is_under_way = self._is_under_way and destination.connection == self._connection
-        self._is_under_way = False
-        self._connection = destination.connection
+        if self.answered is not None:
+            return self.answered
+        is_under_way = self.promise != 0 and destination.connection == self.connection
+        self.promise = 0
+        self.connection = destination.connection
         if is_under_way and self._early is not None:
             return self._early
         self._outcome = asyncio.get_running_loop().create_future()
@@ -93,18 +92,18 @@ class FrontsCall:
     def came_back(self, connection: int, outcome: ForwardOutcome) -> None:
         """From the front, maybe of an earlier attempt: that counts only if its answer has reached the caller."""
         if isinstance(outcome, PassedOn):
-            self._answered = outcome
-        elif connection not in (0, self._connection):
+            self.answered = outcome
+        elif connection not in (0, self.connection):
             return
         self._end(outcome)
 
     def lost(self, connection: int) -> None:
-        """Nothing will come back from there."""
-        if connection == self._connection:
+        """Nothing is wanted from there any more; but of a promised call nobody has heard yet what became of it."""
+        if connection == self.connection and not self.promise:
             self._end(NoAnswer(_NOT_USED_ANY_MORE, reached=True))
 
     def _end(self, outcome: ForwardOutcome) -> None:
-        if self._is_under_way:
+        if self.promise:
             self._early = outcome
         elif self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(outcome)

@@ -107,7 +107,7 @@ class Keeper:
         self._start_timeout = start_timeout
         self._scan_interval = scan_interval
         self._clock = clock
-        self._promises = Promises(next_calls, clock=clock) if next_calls is not None else None
+        self._promises = Promises[Attendant](next_calls, clock=clock) if next_calls is not None else None
         self._pool: Pool[Ticket] = Pool(self._pod_name, looks_ahead=next_calls is not None)
         self._wanted: dict[str, Wanted] = {}
         self._ttl = TtlWriter(launcher.extend, written=metrics.ttl_written)
@@ -144,10 +144,21 @@ class Keeper:
         function = wanted.function
         self._wanted[function] = wanted
         limits = self._functions.of(function).limits
-        ticket, promised = Ticket(), self._promised_pod(function, request)
+        promised = self._promised_pod(function, request)
+        if promised is not None and not self._pool.knows(function, promised.facts.name, promised.facts.uid):
+            # It is gone, with the calls that it has: what became of this one is all that there is to know.
+            self._metrics.leased(promised=True)
+            yield promised
+            return
+        ticket = Ticket()
         try:
             acquired = self._pool.acquire(
-                ticket, function, wanted.version, limits, now=self._clock(), promised=promised
+                ticket,
+                function,
+                wanted.version,
+                limits,
+                now=self._clock(),
+                promised=promised.facts.name if promised is not None else "",
             )
             self._perform(acquired)
             if not ticket.is_answered:
@@ -156,17 +167,16 @@ class Keeper:
                 raise (
                     ticket.why(request.image) if ticket.why else QueueFullError(request.image, waiting=limits.max_calls)
                 )
-            self._metrics.leased(promised=bool(promised))
+            self._metrics.leased(promised=promised is not None)
             yield ticket.pod
         finally:
             self._perform(self._pool.leave(ticket, now=self._clock()))
 
-    def _promised_pod(self, function: str, request: EvaluationRequest) -> str:
-        """The name of the one that the call is with already; empty: none that is still there."""
-        if self._promises is None or request.held is None or not request.held.promise:
-            return ""
-        pod = self._promises.used(function, request.held.promise)
-        return pod.name if pod is not None and self.census.find(pod.name, pod.uid) is not None else ""
+    def _promised_pod(self, function: str, request: EvaluationRequest) -> Attendant | None:
+        """The one that the call is with already."""
+        if self._promises is None or request.held is None:
+            return None
+        return self._promises.used(function, request.held)
 
     async def _wait(self, ticket: Ticket, function: str, request: EvaluationRequest) -> None:
         started = asyncio.get_running_loop().time()
@@ -398,7 +408,7 @@ class Keeper:
         pod, wanted = self.census.find(name), self._wanted.get(function)
         # Of a function that nobody has called or warmed up, nobody has looked what its image is.
         if self._promises is not None and pod is not None and wanted is not None:
-            self._promises.make(wanted, pod.facts, pod.channel.way, until=until)
+            self._promises.make(wanted, pod, pod.channel.way, until=until)
 
     def _launch_again(self, attendant: Attendant) -> Launch | None:
         facts, wanted = attendant.facts, self._wanted.get(attendant.facts.asked_for)

@@ -66,6 +66,8 @@ _OPTIONS: tuple[tuple[str, int | str], ...] = (
     # How long one attempt may take, whatever the name says.
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 200),
+    # A name that ends with a dot would not be found in no_proxy; and no proxy leads to pods.
+    ("grpc.enable_http_proxy", 0),
     # No look-ups of TXT records.
     ("grpc.service_config_disable_resolution", 1),
 )
@@ -149,6 +151,9 @@ class WrapperChannel:
         """See `core.evaluation.Evaluator`; PodLostError and RemoteError as the module says."""
         started = asyncio.get_running_loop().time()
         timeout = request.deadline - started
+        if (held := request.held) is not None and held.promise and held.connection == self._destination.connection:
+            # It is there already, whatever became of the pod.
+            return await self._forward(request, held, started)
         if timeout <= 0:
             raise self._answers.too_late(request, after=0)
         if self._closed:
@@ -198,7 +203,8 @@ class WrapperChannel:
         self._disconnect = held.disconnect
         headers = (*self._authorization, *request.trace)
         try:
-            outcome = await held.forward(self._destination, timeout=request.deadline - started, headers=headers)
+            timeout = max(0.0, request.deadline - started)
+            outcome = await held.forward(self._destination, timeout=timeout, headers=headers)
         except TimeoutError as error:
             raise self._answers.too_late(request, after=loop.time() - started) from error
         if self._closed and isinstance(outcome, NoAnswer):

@@ -93,7 +93,7 @@ class Ready(_message.Message):
     def __init__(self, version: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
-    __slots__ = ("id", "image", "message_bytes", "timeout_seconds", "headers", "promise", "connection")
+    __slots__ = ("id", "image", "message_bytes", "timeout_seconds", "headers", "promise", "connection", "said_at")
     ID_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class Call(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     PROMISE_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    SAID_AT_FIELD_NUMBER: _ClassVar[int]
     id: int
     image: str
     message_bytes: int
@@ -108,7 +109,8 @@ class Call(_message.Message):
     headers: _containers.RepeatedCompositeFieldContainer[Header]
     promise: int
     connection: int
-    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., message_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., promise: _Optional[int] = ..., connection: _Optional[int] = ...) -> None: ...
+    said_at: float
+    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., message_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., promise: _Optional[int] = ..., connection: _Optional[int] = ..., said_at: _Optional[float] = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("name", "value")
