@@ -13,12 +13,13 @@ from support.server import ServerProcess, free_port
 
 
 def write_function(directory: Path, name: str, content: str | bytes, mode: int = 0o755) -> Path:
-    """An executable in the functions directory."""
+    """An executable in the functions directory; one that is there is replaced, since it may be about to be executed."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    path.chmod(mode)
-    return path
+    new = directory / f".{name}.new"
+    new.write_bytes(content.encode() if isinstance(content, str) else content)
+    new.chmod(mode)
+    return new.rename(path)
 
 
 def write_config(path: Path, functions: Mapping[str, Iterable[str]]) -> Path:
