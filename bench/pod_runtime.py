@@ -2,8 +2,8 @@
 
 Runs in the network of the tests' cluster: `make bench-pods`. They take turns: a first call for a function that has no
 pod (its image is on the node), then the very same pod, created and waited for with kubectl; then again by runners that
-deliver the wrapper server in ConfigMaps, and to which pods announce themselves. Phases are those that the runners
-themselves log. See docs/performance.md.
+deliver the wrapper server in ConfigMaps, to which pods announce themselves, or which keep a spare pod. Phases are those
+that the runners themselves log. See docs/performance.md.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from bench.table import Column
 from cluster import layout
 from cluster.full import FullCluster
 from images.__main__ import wrapper_server_image
+from krm_runner.core.spare import COMMAND, SPARE
 from support import function_images
 from support.calls import wish
 from support.client import Client
@@ -71,7 +72,8 @@ _ROWS = (
     _FURTHER,
 )
 _ANNOUNCED = f"--announce-address={layout.NODE_ADDRESS}:0"
-_SIDES = ("init container", "init container, announced", "ConfigMaps", "ConfigMaps, announced")
+_SPARES = "--spare-pods=1"
+_SIDES = ("init container", "init container, announced", "ConfigMaps", "ConfigMaps, announced", "ConfigMaps, spare")
 COLUMNS = (Column("", "", left=True), *(Column(f"{side}, ms", name) for side in _SIDES for name in ("median", "range")))
 
 
@@ -82,16 +84,17 @@ def main() -> None:
     if not cluster.enclosure.is_home:
         raise BenchmarkError("not in the network of the cluster: `make bench-pods`")
     starts = 3 if arguments.quick else STARTS
-    with installation(cluster) as (site, push):
+    # Spares are there all the time: in a place of their own, so that the others' is empty when they start.
+    with installation(cluster) as (site, push), installation(cluster) as (site_with_spares, _):
         function = function_images.catalog("set-namespace", "distroless")
         images = [push("set-namespace", function, tag=f"v{start}") for start in range(starts + 1)]
         packed = ("--wrapper-delivery=config-map", f"--wrapper-file={packed_wrapper()}")
-        watch = RunningSince(site)
         sides = [
-            Starts(site, watch, f"runner-{number}", flags, has_peer=_ANNOUNCED not in flags)
+            Starts(site, f"runner-{number}", flags, has_peer=_ANNOUNCED not in flags)
             for number, flags in enumerate(((), (_ANNOUNCED,), packed, (*packed, _ANNOUNCED)))
         ]
-        asyncio.run(measure(site, sides, images))
+        sides.append(Starts(site_with_spares, "runner", (*packed, _SPARES), has_peer=False))
+        asyncio.run(measure(sides, images))
     rows = [[name, *(cell for side in sides for cell in cells(side.rows.get(name, [])))] for name in _ROWS]
     about = (
         f"{report.machine()}, Kubernetes {layout.KUBERNETES_VERSION}; "
@@ -135,31 +138,33 @@ class RunningSince:
     """When a watch beside the runners saw a pod's container run, by the clock of `time.perf_counter`."""
 
     def __init__(self, site: Site) -> None:
-        self._seen: dict[str, float] = {}
+        self._seen: dict[tuple[str, int], float] = {}
         pods = site.functions.kube.watch(site.functions.path("pods"), seconds=_LONGEST_RUN)
         threading.Thread(target=self._follow, args=(pods,), daemon=True).start()
 
     def of(self, pod: Json) -> float:
-        """Waits for it."""
-        uid = pod["metadata"]["uid"]
-        wait_until(lambda: uid in self._seen, what="the container runs")
-        return self._seen[uid]
+        """Waits for it. The first container of a pod that was a spare is not the function's."""
+        which = (pod["metadata"]["uid"], 1 if pod["metadata"]["annotations"].get(COMMAND) else 0)
+        wait_until(lambda: which in self._seen, what="the container runs")
+        return self._seen[which]
 
     def _follow(self, pods: Iterator[tuple[str, Json]]) -> None:
         for _, pod in pods:
             for status in pod["status"].get("containerStatuses", ()):
                 if "running" in status["state"]:
-                    self._seen.setdefault(pod["metadata"]["uid"], time.perf_counter())
+                    which = (pod["metadata"]["uid"], status["restartCount"])
+                    self._seen.setdefault(which, time.perf_counter())
 
 
 class Starts:
     """First calls by one runner, in milliseconds: in all, by phase, and what is measured beside."""
 
-    def __init__(self, site: Site, watch: RunningSince, account: str, flags: Sequence[str], *, has_peer: bool) -> None:
+    def __init__(self, site: Site, account: str, flags: Sequence[str], *, has_peer: bool) -> None:
         self.rows: dict[str, list[float]] = {}
         self._site = site
-        self._watch = watch
+        self._watch = RunningSince(site)
         self._has_peer = has_peer
+        self._has_spares = _SPARES in flags
         place = site.account(account, WRAPPER_RIGHTS)
         self._runner = site.start(place, "--pod-ttl=10m", "--log-level=2", *flags)
         self.address = self._runner.address
@@ -183,14 +188,37 @@ class Starts:
             peer = f"peer-{pod['metadata']['uid']}"
             self.note(_KUBECTL, await asyncio.to_thread(by_kubectl, self._site, pod, peer) * 1e3)
             self._site.delete_pod(peer)
-        await asyncio.to_thread(delete_all, self._site)
+        await asyncio.to_thread(self.clear)
+
+    def clear(self) -> None:
+        """No function has a pod any more; then a moment, of another length each time: the kubelet looks at its
+        containers once a second."""
+
+        def functions() -> list[str]:
+            return [
+                pod["metadata"]["name"]
+                for pod in self._site.pods()
+                if pod["metadata"].get("annotations", {}).get(ASKED_FOR) != SPARE
+            ]
+
+        for name in functions():
+            self._site.delete_pod(name)
+        wait_until(lambda: not functions(), what="all pods are gone")
+        if self._has_spares:
+            wait_until(self._knows_a_spare, what="a spare is there")
+        time.sleep(random.uniform(0.5, 1.5))
+
+    def _knows_a_spare(self) -> bool:
+        names = [pod["metadata"]["name"] for pod in self._site.living()]
+        known = "\n".join(line for line in self._runner.lines if 'event="pod ready"' in line)
+        return bool(names) and all(f" pod={name} image={SPARE} " in known for name in names)
 
     def note(self, name: str, milliseconds: float) -> None:
         """One figure of a row."""
         self.rows.setdefault(name, []).append(milliseconds)
 
 
-async def measure(site: Site, sides: Sequence[Starts], images: Sequence[str]) -> None:
+async def measure(sides: Sequence[Starts], images: Sequence[str]) -> None:
     """First calls by all in turns, and further calls by the first."""
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Client(side.address)) for side in sides]
@@ -199,7 +227,8 @@ async def measure(site: Site, sides: Sequence[Starts], images: Sequence[str]) ->
             await call(client, images[0])
         for _ in range(WARM_CALLS):
             sides[0].note(_FURTHER, await call(clients[0], images[0]))
-        await asyncio.to_thread(delete_all, site)
+        for side in sides:
+            await asyncio.to_thread(side.clear)
         for count, image in enumerate(images[1:], start=1):
             progress(f"start {count} of {len(images) - 1}")
             for side, client in zip(sides, clients, strict=True):
@@ -216,14 +245,6 @@ def listening_since(site: Site, pod: Json) -> float:
     if found is None:
         raise BenchmarkError("the wrapper server does not say since when it serves")
     return datetime.fromisoformat(found[1]).timestamp()
-
-
-def delete_all(site: Site) -> None:
-    """The pods; then a moment, of another length each time: the kubelet looks at its containers once a second."""
-    for pod in site.pods():
-        site.delete_pod(pod["metadata"]["name"])
-    wait_until(lambda: not site.pods(), what="all pods are gone")
-    time.sleep(random.uniform(0.5, 1.5))
 
 
 async def call(client: Client, image: str) -> float:

@@ -254,6 +254,10 @@ pub struct AskHealth {
     pub headers: Vec<Header>,
     #[prost(bool, tag = "7")]
     pub patiently: bool,
+    #[prost(string, tag = "8")]
+    pub service: String,
+    #[prost(bool, tag = "9")]
+    pub hurried: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 use wrapper_server::rpc::evaluate::METHOD;
-use wrapper_server::rpc::messages::EvaluateFunctionResponse;
+use wrapper_server::rpc::messages::{EvaluateFunctionResponse, HealthCheckRequest};
 
 use crate::incoming::PREFIX;
 use crate::messages::{self, AskHealth, Forward, Header, Said, Trouble};
@@ -38,12 +38,12 @@ const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
 const FRAME_SIZE: u32 = 256 * 1024;
 /// Between two attempts to reach a pod that is just being started.
 const NEXT_ATTEMPT: Duration = Duration::from_millis(50);
+/// The same where nothing but a container is: it is there in a fifth of a second.
+const NEXT_HURRIED_ATTEMPT: Duration = Duration::from_millis(10);
 /// That are looked up: without an answer from DNS each takes a thread for half a minute.
 pub const NAMES_AT_ONCE: usize = 16;
 static NAMES: Semaphore = Semaphore::const_new(NAMES_AT_ONCE);
 const CHECK: &str = "/grpc.health.v1.Health/Check";
-/// A `HealthCheckRequest` for the whole server.
-const WHOLE_SERVER: &[u8] = &[0; PREFIX];
 const LONGEST_HEALTH: usize = 1024;
 /// As gRPC writes it, a timeout has at most eight digits.
 const MOST_MILLISECONDS: u128 = 99_999_999;
@@ -114,9 +114,11 @@ pub async fn ask_health(connection: Arc<Connection>, order: AskHealth) -> Said {
     let time = seconds(order.timeout_seconds);
     let end = Instant::now() + time;
     let (authority, headers) = (order.authority.as_str(), order.headers.as_slice());
+    let pause = if order.hurried { NEXT_HURRIED_ATTEMPT } else { NEXT_ATTEMPT };
+    let question = framed(&HealthCheckRequest { service: order.service });
     loop {
         let time = end.saturating_duration_since(Instant::now());
-        let framed = Bytes::from_static(WHOLE_SERVER);
+        let framed = question.clone();
         let message = Sent { method: CHECK, authority, headers, framed, limit: LONGEST_HEALTH, time };
         let trouble = match timeout(time, connection.call(&message)).await {
             Ok(Ok(Ok(framed))) => return Said::Response(framed.slice(PREFIX..).to_vec()),
@@ -125,11 +127,21 @@ pub async fn ask_health(connection: Arc<Connection>, order: AskHealth) -> Said {
             Err(_) => return Said::Status(status(&Status::deadline_exceeded("it does not answer in time"))),
         };
         let is_worth_another = order.patiently && !trouble.reached && !trouble.is_unnamed;
-        if !is_worth_another || Instant::now() + NEXT_ATTEMPT >= end {
+        if !is_worth_another || Instant::now() + pause >= end {
             return Said::Trouble(trouble);
         }
-        sleep(NEXT_ATTEMPT).await;
+        sleep(pause).await;
     }
+}
+
+/// A message as gRPC sends it.
+fn framed(message: &impl Message) -> Bytes {
+    let size = message.encoded_len();
+    let mut framed = BytesMut::with_capacity(PREFIX + size);
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(size).unwrap_or(u32::MAX));
+    message.encode(&mut framed).expect("the buffer grows");
+    framed.freeze()
 }
 
 fn seconds(number: f64) -> Duration {

@@ -23,6 +23,7 @@ from krm_runner.core.naming import pod_id
 from krm_runner.core.pod_facts import PodFacts, facts_of
 from krm_runner.core.pod_failure import Failed
 from krm_runner.core.pod_template import PodTemplate, built_in_template
+from krm_runner.core.spare import Spare
 from krm_runner.core.wrapper_delivery import InitContainer
 from krm_runner.kube.client import KubeClient
 from krm_runner.pods.launcher import Adopted, Created, Launch, Launched, Launcher, NameTaken
@@ -112,8 +113,8 @@ class Client:
             return await self._client.create(path, body, timeout=timeout)
         raise AssertionError("unreachable")
 
-    async def patch(self, path: str, body: JsonObject) -> JsonObject:
-        return await self._client.patch(path, body)
+    async def patch(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject:
+        return await self._client.patch(path, body, timeout=timeout)
 
     async def delete(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject:
         async with self._disturbed("DELETE", path.rpartition("/")[0]):
@@ -428,6 +429,33 @@ async def test_a_pod_goes_only_as_it_was_seen_and_its_service_after_it(place: Pl
     await launcher.delete_service(NAME, await place.uid("services"))
     await launcher.delete_service(NAME, service)
     assert await place.names("services") == []
+
+
+SPARE = Launch("krm-spare-1", Spare("example.com/wrapper:v1"), BUILT_IN, 1_800_000_000.5)
+
+
+async def test_a_spare_becomes_the_pod_of_one_launch_alone(place: Place) -> None:
+    launcher = place.launcher()
+    await launch(launcher, SPARE)
+    seen = await place.client.get(place.path("pods", SPARE.name))
+    others = [image(f"example.com/function-{number}:v1") for number in range(5)]
+    results = await asyncio.gather(*(launcher.convert(seen, wanted(each)) for each in others))
+    assert sorted(results) == [False] * 4 + [True]
+    facts = await place.facts(SPARE.name)
+    assert facts.serves(others[results.index(True)], template_version=BUILT_IN.version)
+    assert facts.is_converted
+    assert await place.names("pods") == await place.names("services") == [SPARE.name]
+
+
+async def test_a_spare_that_is_gone_or_another_does_not_become_anything(place: Place) -> None:
+    launcher = place.launcher()
+    await launch(launcher, SPARE)
+    seen = await place.client.get(place.path("pods", SPARE.name))
+    assert await launcher.delete(await place.facts(SPARE.name))
+    assert not await launcher.convert(seen, wanted())
+    await launch(launcher, SPARE)
+    assert not await launcher.convert(seen, wanted())
+    assert not (await place.facts(SPARE.name)).is_converted
 
 
 async def test_refusals_to_extend_or_delete_are_told(place: Place, relay: Relay) -> None:

@@ -432,3 +432,70 @@ def test_nobody_is_told_who_does_not_ask() -> None:
     scene = Scene()
     assert scene.see("old-1", PodState.READY) == []
     assert scene.acquire("a") == [Grant("a", "old-1")]
+
+
+SPARE = "spare"
+
+
+def with_spares(scene: Scene, count: int) -> Limits:
+    """Ready ones."""
+    limits = Limits(waitlist=2, max_pods=count, max_calls=8, ttl=100.0, min_ready=count)
+    for effect in scene.pool.keep_ready(SPARE, NEW, limits, now=scene.now):
+        assert isinstance(effect, StartPod)
+        seen = Observed(effect.name, f"uid-{effect.name}", SPARE, NEW, PodState.READY, scene.now + 100)
+        assert scene.pool.observed(seen, limits, now=scene.now) == []
+    return limits
+
+
+def test_a_spare_takes_the_place_of_the_pod_that_was_to_be_started() -> None:
+    scene = Scene()
+    with_spares(scene, 1)
+    assert scene.acquire("a") == [StartPod("old-1", FUNCTION, OLD, 100.0)]
+    assert scene.pool.ready(SPARE, NEW) == ["new-1"]
+    scene.pool.left("new-1", "uid-new-1", SPARE)
+    assert scene.pool.became("new-1", "uid-new-1", FUNCTION, instead_of="old-1", now=0.0) == []
+    assert scene.pool.pods(FUNCTION) == {"new-1": (PodState.STARTING, 0)}
+    assert scene.see("new-1", PodState.READY) == [Grant("a", "new-1")]
+    # Its name is not given to the next spare, which is started when time passes.
+    assert scene.pool.renew(now=1.0) == [StartPod("new-2", SPARE, NEW, 101.0)]
+
+
+def test_a_spare_that_the_watch_shows_first_is_one_pod_all_the_same() -> None:
+    scene = Scene()
+    with_spares(scene, 1)
+    scene.acquire("a")
+    scene.pool.left("new-1", "uid-new-1", SPARE)
+    assert scene.see("new-1", PodState.STARTING) == []
+    scene.pool.left("new-1", "uid-new-1", SPARE)
+    assert scene.pool.became("new-1", "uid-new-1", FUNCTION, instead_of="old-1", now=0.0) == []
+    assert scene.pool.pods(FUNCTION) == {"new-1": (PodState.STARTING, 0)}
+
+
+def test_a_spare_serves_though_nobody_waits_for_the_planned_pod_any_more() -> None:
+    scene = Scene()
+    with_spares(scene, 1)
+    scene.acquire("a")
+    scene.pool.taken("old-1", FUNCTION, now=0.0)
+    scene.pool.left("new-1", "uid-new-1", SPARE)
+    assert scene.pool.became("new-1", "uid-new-1", FUNCTION, instead_of="old-1", now=0.0) == []
+    assert scene.see("new-1", PodState.READY) == [Grant("a", "new-1")]
+
+
+def test_old_news_of_a_spare_do_not_give_its_name_away() -> None:
+    scene = Scene()
+    limits = with_spares(scene, 1)
+    scene.acquire("a")
+    scene.pool.left("new-1", "uid-new-1", SPARE)
+    scene.pool.became("new-1", "uid-new-1", FUNCTION, instead_of="old-1", now=0.0)
+    late = Observed("new-1", "uid-new-1", SPARE, NEW, PodState.READY, 100.0)
+    assert scene.pool.observed(late, limits, now=0.0) == []
+    scene.pool.left("new-1", "uid-new-1", SPARE)
+    assert scene.pool.renew(now=1.0) == [StartPod("new-2", SPARE, NEW, 101.0)]
+
+
+def test_another_pod_of_the_name_has_not_left() -> None:
+    scene = Scene()
+    with_spares(scene, 1)
+    scene.pool.left("new-1", "uid-of-long-ago", SPARE)
+    assert scene.pool.ready(SPARE, NEW) == ["new-1"]
+    assert scene.pool.ready(SPARE, OLD) == []

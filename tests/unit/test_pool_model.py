@@ -156,6 +156,21 @@ class PoolModel(RuleBasedStateMachine):
             del self.pods[name]
             self.perform(self.pool.taken(name, FUNCTION, now=self.now))
 
+    @rule(index=st.integers(0, 9), is_seen_first=st.booleans())
+    def a_spare_takes_a_place(self, index: int, is_seen_first: bool) -> None:
+        planned = sorted(name for name, (uid, _, _) in self.pods.items() if not uid)
+        if planned:
+            name, version = planned[index % len(planned)], self.pods[planned[index % len(planned)]][1]
+            uid = self.new_uid()
+            spare = f"spare-{uid}"
+            if is_seen_first:
+                self.pods[spare] = (uid, version, PodState.STARTING)
+                self.see(spare)
+            if name in self.pods and not self.pods[name][0]:
+                del self.pods[name]
+                self.pods[spare] = (uid, version, PodState.STARTING)
+                self.perform(self.pool.became(spare, uid, FUNCTION, instead_of=name, now=self.now))
+
     @rule(index=st.integers(0, 9), state=st.sampled_from([PodState.READY, PodState.STARTING, PodState.UNREACHABLE]))
     def a_deletion_does_not_happen(self, index: int, state: PodState) -> None:
         if name := self.named(index, PodState.LEAVING):

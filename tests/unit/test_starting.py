@@ -6,18 +6,26 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from opentelemetry.metrics import NoOpMeter
 from structlog.testing import capture_logs
 
 from krm_runner.core import image_ref
+from krm_runner.core.errors import KubernetesError, KubernetesForbiddenError
 from krm_runner.core.image_metadata import ImageMetadata
+from krm_runner.core.json_object import JsonObject, as_object, as_text
+from krm_runner.core.pod_failure import Failed
+from krm_runner.core.pod_manifest import POD_ID_LABEL
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.pool import Pool
-from krm_runner.core.pool_terms import Effects, Refuse, StartPod
+from krm_runner.core.pool_terms import Effects, Observed, PodState, Refuse, StartPod, Version
+from krm_runner.core.spare import SPARE, Spare
+from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.census import Census
+from krm_runner.pods.channels import Channels
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.launcher import Launch, Launcher
-from krm_runner.pods.lease import Explain, Ticket, Wanted
+from krm_runner.pods.lease import Explain, Ticket, Wanted, WantedSpare
 from krm_runner.pods.starting import Starting
 from krm_runner.pods.tasks import Tasks
 from krm_runner.telemetry.pod_metrics import PodMetrics
@@ -77,3 +85,143 @@ async def test_a_defect_in_a_start_is_told_at_once_to_whoever_waits_for_the_pod(
     )
     assert [line["what"] for line in logs if line["event"] == "unexpected error"] == ["start of pod-1"]
     await tasks.stop()
+
+
+class Conversions:
+    """Converts those spares that it is told to, in the place of a launcher; launches end with what was launched."""
+
+    def __init__(self, *outcomes: bool | KubernetesError) -> None:
+        self.outcomes = list(outcomes)
+        self.tried: list[str] = []
+        self.launched: list[str] = []
+
+    async def convert(self, spare: JsonObject, launch: Launch) -> bool:
+        self.tried.append(as_text(as_object(spare["metadata"])["name"]))
+        await asyncio.sleep(0)
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, KubernetesError):
+            raise outcome
+        return outcome
+
+    async def launch(self, launch: Launch, **_: Any) -> Failed:
+        self.launched.append(launch.name)
+        return Failed("NotNow", "the test ends here", may_pass=True)
+
+
+class Stage:
+    """A function that needs a pod, and two spares that are ready."""
+
+    def __init__(self, tmp_path: Path, *outcomes: bool | KubernetesError) -> None:
+        config = tmp_path / "config.yaml"
+        config.write_text("- name: example.com/large:v1\n  resources: {limits: {memory: 1Gi}}\n")
+        self.functions = FunctionLimits(
+            config,
+            default_prefix="",
+            ttl=100,
+            max_waitlist_length=2,
+            max_parallel_pods=1,
+            max_queue_length=10,
+            spares=2,
+        )
+        self.functions.load()
+        self.pool: Pool[Ticket] = Pool(lambda function, _, number: f"{function.rpartition('/')[2][:5]}-{number}")
+        self.launcher = Conversions(*outcomes)
+        self.effects = cast(Effects[Ticket], [])
+        self.tasks = Tasks()
+        self.census = Census(
+            addresses=cast(Addresses, None),
+            channels=cast(Channels, None),
+            came=lambda _: None,
+            changed=lambda _: None,
+            converted=lambda _: None,
+            gone=lambda _attendant, _why: None,
+        )
+        self.starting = Starting(
+            self.pool,
+            self.effects.extend,
+            census=self.census,
+            launcher=cast(Launcher, self.launcher),
+            functions=self.functions,
+            metrics=PodMetrics(NoOpMeter("test")),
+            tasks=self.tasks,
+            timeout=1,
+            clock=lambda: 0.0,
+        )
+        spares = self.starting.spares = WantedSpare(Spare("example.com/wrapper:v1"), TEMPLATE)
+        limits = self.functions.of(SPARE).limits
+        for effect in self.pool.keep_ready(SPARE, spares.version, limits, now=0.0):
+            assert isinstance(effect, StartPod)
+            metadata = {"name": effect.name, "uid": effect.name, "labels": {POD_ID_LABEL: effect.name}}
+            self.census.replaced([*(each.pod for each in self.census), {"metadata": metadata}])
+            seen = Observed(effect.name, effect.name, SPARE, spares.version, PodState.READY, 100.0)
+            self.pool.observed(seen, limits, now=0.0)
+
+    async def start(self, image: str = "example.com/function:v1", template: PodTemplate | None = None) -> list[str]:
+        """The names of the function's pods once its start has come so far."""
+        pods = await self.begin(image, template)
+        await self.tasks.stop()
+        return pods
+
+    async def begin(self, image: str, template: PodTemplate | None = None) -> list[str]:
+        """The same, and it goes on."""
+        reference = image_ref.parse(image, default_prefix="")
+        found = ImageMetadata(reference, DIGEST, DIGEST, None, ("function",))
+        wanted = Wanted(reference, DIGEST, template or TEMPLATE, found)
+        limits = self.functions.of(wanted.function).limits
+        (effect,) = self.pool.acquire(Ticket(), wanted.function, wanted.version, limits, now=0.0)
+        assert isinstance(effect, StartPod)
+        self.starting.begin(effect, wanted)
+        async with asyncio.timeout(10):
+            while not self.launcher.launched and effect.name in self.pool.pods(wanted.function):
+                await asyncio.sleep(0)
+        return list(self.pool.pods(wanted.function))
+
+
+TEMPLATE = PodTemplate({}, {}, version="1")
+
+
+async def test_a_pod_is_made_of_a_spare(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, True)
+    assert await stage.start() == ["spare-1"]
+    assert (stage.launcher.tried, stage.launcher.launched) == (["spare-1"], [])
+    assert "spare-1" in stage.starting
+    assert stage.pool.ready(SPARE, Version("", "1")) == ["spare-2"]
+
+
+async def test_a_spare_that_another_runner_took_is_no_reason_to_wait(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, False, True)
+    assert await stage.start() == ["spare-2"]
+    assert stage.launcher.tried == ["spare-1", "spare-2"]
+
+
+async def test_without_a_spare_that_can_be_had_a_pod_is_made(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, False, False)
+    await stage.start()
+    assert (stage.launcher.tried, stage.launcher.launched) == (["spare-1", "spare-2"], ["funct-1"])
+
+
+async def test_a_cluster_that_does_not_allow_it_is_not_asked_twice(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, KubernetesForbiddenError("a policy forbids it"))
+    with capture_logs() as logs:
+        await stage.start()
+    assert (stage.launcher.tried, stage.launcher.launched) == (["spare-1"], ["funct-1"])
+    (line,) = [line for line in logs if line["event"] == "spare given up"]
+    assert (line["image"], line["error"]) == ("example.com/function:v1", "a policy forbids it")
+
+
+@pytest.mark.parametrize(
+    ("image", "template"),
+    [("example.com/large:v1", TEMPLATE), ("example.com/funct:v1", PodTemplate({}, {}, version="2"))],
+    ids=["resources of its own", "another template"],
+)
+async def test_what_no_spare_is_like_gets_a_pod_of_its_own(tmp_path: Path, image: str, template: PodTemplate) -> None:
+    stage = Stage(tmp_path)
+    await stage.start(image, template)
+    assert (stage.launcher.tried, len(stage.launcher.launched)) == ([], 1)
+
+
+async def test_starts_at_the_same_time_get_different_spares(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, True, True)
+    pods = await asyncio.gather(stage.begin("example.com/one:v1"), stage.begin("example.com/two:v1"))
+    await stage.tasks.stop()
+    assert sorted(pods) == [["spare-1"], ["spare-2"]]

@@ -8,12 +8,14 @@
 //! runs one process and leaves nothing behind; `standby` says which are started before their call, and `reserve` does so;
 //! `forecast` says who would come too late and `memory_forecast` what calls take, `executor` decides when they run, in one
 //! of the `places`; `rpc`
-//! speaks gRPC; `announcement` tells the runner that it does; `serve` wires it together.
+//! speaks gRPC; `announcement` tells the runner that it does; `command` says what the function is, and `spare` is there
+//! while there is none; `serve` wires it together.
 //! `applets` are the other programs that this one is when it is called by their names.
 
 pub mod announcement;
 pub mod applets;
 pub mod call;
+pub mod command;
 pub mod container_memory;
 pub mod entrypoint;
 pub mod envelope;
@@ -34,6 +36,7 @@ pub mod reserve;
 pub mod reserves;
 pub mod rpc;
 pub mod serve;
+pub mod spare;
 pub mod standby;
 pub mod token;
 pub mod verdict;

@@ -17,6 +17,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 use crate::announcement::Announcement;
+use crate::command;
 use crate::container_memory;
 use crate::entrypoint::Entrypoint;
 use crate::executor::{Executor, Limits};
@@ -33,6 +34,7 @@ use crate::rpc::evaluate::{Evaluation, max_resource_list};
 use crate::rpc::health::Health;
 use crate::rpc::messages::ServingStatus;
 use crate::rpc::router::router;
+use crate::spare;
 use crate::standby::Terms;
 use crate::token::Token;
 
@@ -66,6 +68,7 @@ const USAGE: &str =
     "Serves one KRM function over gRPC: every call of evaluator.FunctionEvaluator runs the entrypoint once.
 
 usage: wrapper-server [flags] -- ENTRYPOINT [ARGUMENT...]
+       KRM_RUNNER_COMMAND= wrapper-server [flags]    (no function yet: it says that it is there, and waits for SIGTERM)
        grpc-health-probe -addr HOST:PORT     (the same program, called by that name)
        cp -a SOURCE/. DESTINATION            (the same)
 
@@ -103,17 +106,21 @@ struct Settings {
     metrics: Option<SocketAddr>,
     token: Option<Token>,
     announcement: Option<Announcement>,
-    command: Vec<OsString>,
+    /// Nothing while the pod has no function.
+    command: Option<Vec<OsString>>,
 }
 
 /// Why the program ends: exit code and one line.
 struct Failure(u8, String);
 
 pub fn main(arguments: &[OsString]) -> ExitCode {
-    let outcome = Settings::read(arguments).and_then(|settings| {
-        let entrypoint = Entrypoint::find(&settings.command, std::env::var_os("PATH").as_deref());
-        let entrypoint = entrypoint.map_err(|why| Failure(1, why))?;
-        start(settings, entrypoint)
+    let outcome = Settings::read(arguments).and_then(|settings| match &settings.command {
+        Some(command) => {
+            let entrypoint = Entrypoint::find(command, std::env::var_os("PATH").as_deref());
+            let entrypoint = entrypoint.map_err(|why| Failure(1, why))?;
+            start(settings, entrypoint)
+        }
+        None => wait_for_a_function(settings),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -174,7 +181,7 @@ impl Settings {
             metrics: metrics_server::address(variable).map_err(|why| Failure(2, why))?,
             token: Token::take().map_err(|why| Failure(2, why))?,
             announcement: Announcement::take().map_err(|why| Failure(2, why))?,
-            command: flags.rest,
+            command: command::take(flags.rest).map_err(|why| Failure(2, why))?,
         })
     }
 }
@@ -183,11 +190,7 @@ fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
     let family = Arc::new(Family::default());
     family.adopt_orphans().map_err(|error| Failure(1, format!("orphans of functions could not be reaped: {error}")))?;
     memory::keep_while_busy();
-    // One thread speaks gRPC; the others each run one function.
-    let runtime = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure(1, format!("no event loop: {error}")))?;
+    let runtime = event_loop()?;
     let outcome = runtime.block_on(serve(settings, entrypoint, Arc::clone(&family)));
     // Whoever still lives belongs to a call that nobody waits for.
     family.kill_all();
@@ -195,12 +198,31 @@ fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
     outcome
 }
 
+/// In a pod that is given one later, with another container.
+fn wait_for_a_function(settings: Settings) -> Result<(), Failure> {
+    event_loop()?.block_on(async {
+        let listener = listen(settings.port).await?;
+        announce(settings.announcement);
+        spare::serve(listener).await.map_err(|error| Failure(1, format!("the server failed: {error}")))
+    })
+}
+
+/// One thread speaks gRPC; the others each run one function.
+fn event_loop() -> Result<runtime::Runtime, Failure> {
+    let built = runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| Failure(1, format!("no event loop: {error}")))
+}
+
+fn announce(announcement: Option<Announcement>) {
+    if let Some(announcement) = announcement {
+        tokio::spawn(announcement.send());
+    }
+}
+
 async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) -> Result<(), Failure> {
     let started = Instant::now();
     let listener = listen(settings.port).await?;
-    if let Some(announcement) = settings.announcement {
-        tokio::spawn(announcement.send());
-    }
+    announce(settings.announcement);
     let address = listener.local_addr().map_or(String::new(), |address| address.to_string());
     let function = entrypoint.name();
     let has_token = settings.token.is_some();

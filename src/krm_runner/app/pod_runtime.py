@@ -19,6 +19,7 @@ from krm_runner.core.json_object import JsonObject
 from krm_runner.core.pod_cache_config import FunctionConfig
 from krm_runner.core.pod_manifest import POD_ID_LABEL
 from krm_runner.core.pod_template import PodTemplate, built_in_template
+from krm_runner.core.spare import Spare
 from krm_runner.core.wrapper_config_maps import LABEL as WRAPPER_LABEL
 from krm_runner.core.wrapper_config_maps import Part, parts_of
 from krm_runner.core.wrapper_delivery import ConfigMapVolume, ImageVolume, InitContainer, WrapperDelivery
@@ -89,6 +90,7 @@ def _function_limits(settings: PodSettings, server: ServerSettings) -> FunctionL
         max_waitlist_length=settings.max_waitlist_length,
         max_parallel_pods=settings.max_parallel_pods,
         max_queue_length=settings.max_calls,
+        spares=settings.spare_pods,
     )
     functions.load()
     return functions
@@ -197,6 +199,8 @@ async def _open_pod_runtime(
             background.start(secret.keep(), name="pull secret")
 
         def renew() -> None:
+            if pods.spare_pods and templates.current is not None:
+                keeper.keep_spares(Spare(pods.wrapper_image), templates.current)
             if pods.warm_up:
                 background.start(warm_up.run(), name="warm-up")
 

@@ -117,11 +117,18 @@ class HealthAsker(Protocol):
     """Whoever holds calls, and can ask where they might go."""
 
     async def ask(
-        self, destination: Destination, *, timeout: float, headers: Sequence[tuple[str, str]], patiently: bool
+        self,
+        destination: Destination,
+        service: str,
+        *,
+        timeout: float,
+        headers: Sequence[tuple[str, str]],
+        patiently: bool,
+        hurried: bool,
     ) -> bytes | ReturnedStatus | NoAnswer:
-        """The HealthCheckResponse of a server for all of its services, or why there is none.
+        """The HealthCheckResponse of a server for a service (empty: all of them), or why there is none.
 
-        Patiently: while it does not accept connections, that is tried again until the time is over.
+        Patiently: while it does not accept connections, that is tried again until the time is over; hurried: often.
         """
         ...
 

@@ -57,6 +57,11 @@ class ImageMetadata:
     cmd: tuple[str, ...] = ()
 
     @property
+    def asked_for(self) -> str:
+        """The image as callers name it, in its canonical form."""
+        return self.reference.canonical
+
+    @property
     def command(self) -> tuple[str, ...]:
         """What a container of the image runs: Entrypoint and then Cmd, or Cmd alone."""
         return self.entrypoint + self.cmd

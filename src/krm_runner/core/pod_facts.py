@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from krm_runner.core.function_container import FUNCTION_CONTAINER
-from krm_runner.core.image_metadata import ImageMetadata
-from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
+from krm_runner.core.function_container import function_image
+from krm_runner.core.json_object import JsonObject, as_object, as_text
+from krm_runner.core.pod_conversion import is_converted
 from krm_runner.core.pod_manifest import ASKED_FOR, POD_ID_LABEL, RECLAIM_AFTER, TEMPLATE_VERSION, TOKEN_NONCE
+from krm_runner.core.spare import SPARE, PodImage, Spare
 
 _UNIX_SECONDS = re.compile(r"[0-9]{1,12}")
 
@@ -34,16 +35,20 @@ class PodFacts:
     """None when it is missing or unreadable: such a pod is given a new time."""
     token_nonce: str = ""
     """What its token is made of, beside a key that runners have."""
+    is_converted: bool = False
+    """Whether it was a spare before it had its function."""
 
     @property
     def digest(self) -> str:
-        """Of the image that it runs; empty when that is not named by digest."""
-        return self.pinned.partition("@")[2]
+        """Of the image that it runs; empty when that is not named by digest, or does not matter."""
+        return "" if self.asked_for == SPARE else self.pinned.partition("@")[2]
 
-    def serves(self, image: ImageMetadata, *, template_version: str) -> bool:
+    def serves(self, image: PodImage, *, template_version: str) -> bool:
         """Whether calls for this image, as it is resolved now, may go to this pod."""
+        if isinstance(image, Spare):
+            return (self.asked_for, self.template_version) == (SPARE, template_version)
         return (self.asked_for, self.pinned, self.template_version) == (
-            image.reference.canonical,
+            image.asked_for,
             image.pinned,
             template_version,
         )
@@ -62,18 +67,12 @@ def facts_of(pod: JsonObject) -> PodFacts | None:
         resource_version=as_text(metadata.get("resourceVersion")),
         pod_id=pod_id,
         asked_for=as_text(annotations.get(ASKED_FOR)),
-        pinned=_function_image(pod),
+        pinned=function_image(pod),
         template_version=as_text(annotations.get(TEMPLATE_VERSION)),
         reclaim_after=unix_seconds(as_text(annotations.get(RECLAIM_AFTER))),
         token_nonce=as_text(annotations.get(TOKEN_NONCE)),
+        is_converted=is_converted(pod),
     )
-
-
-def _function_image(pod: JsonObject) -> str:
-    for container in as_list(as_object(pod.get("spec")).get("containers")):
-        if as_object(container).get("name") == FUNCTION_CONTAINER:
-            return as_text(as_object(container).get("image"))
-    return ""
 
 
 def unix_seconds(text: str) -> int | None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from krm_runner.core import pull_secret
 from krm_runner.core.announcement import ANNOUNCE_VARIABLE
 from krm_runner.core.function_container import FUNCTION_CONTAINER, wrapper_arguments
-from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_list, as_object
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.pod_token import TOKEN_VARIABLE
 from krm_runner.core.resources import NO_RESOURCES, Resources
+from krm_runner.core.spare import COMMAND, COMMAND_VARIABLE, PodImage, Spare
 
 POD_ID_LABEL = "fn.kpt.dev/image"
 RECLAIM_AFTER = "fn.kpt.dev/reclaim-after"
@@ -35,7 +35,7 @@ class FunctionPod:
 
     pod_id: str
     namespace: str
-    image: ImageMetadata
+    image: PodImage
     max_message_bytes: int
     reclaim_after: int
     """In unix seconds; see `reclaim_time`."""
@@ -75,7 +75,8 @@ def _pod(template: PodTemplate, function: FunctionPod) -> JsonObject:
         **annotations,
         RECLAIM_AFTER: str(function.reclaim_after),
         TEMPLATE_VERSION: template.version,
-        ASKED_FOR: function.image.reference.canonical,
+        ASKED_FOR: function.image.asked_for,
+        **({COMMAND: ""} if isinstance(function.image, Spare) else {}),
         **({TOKEN_NONCE: function.token_nonce} if template.token_key else {}),
     }
     spec = as_object(pod.get("spec"))
@@ -88,25 +89,39 @@ def _pod(template: PodTemplate, function: FunctionPod) -> JsonObject:
             _put_function(as_object(container), function)
             if template.token_key is not None:
                 token = template.token_key.token(pod_id=function.pod_id, nonce=function.token_nonce)
-                _put_variable(as_object(container), TOKEN_VARIABLE, token.reveal())
+                _put_variable(as_object(container), TOKEN_VARIABLE, value=token.reveal())
             if function.announcement:
-                _put_variable(as_object(container), ANNOUNCE_VARIABLE, function.announcement)
+                _put_variable(as_object(container), ANNOUNCE_VARIABLE, value=function.announcement)
     pod = {**pod, "metadata": metadata, "spec": spec}
     return pull_secret.attach(pod, function.pull_secret) if function.pull_secret else pod
 
 
 def _put_function(container: JsonObject, function: FunctionPod) -> None:
-    arguments = wrapper_arguments(max_message_bytes=function.max_message_bytes, command=function.image.command)
-    container["image"] = function.image.pinned
+    image = function.image
+    if isinstance(image, Spare):
+        _leave_function_out(container)
+    command = None if isinstance(image, Spare) else image.command
+    arguments = wrapper_arguments(max_message_bytes=function.max_message_bytes, command=command)
+    container["image"] = image.pinned
     container["args"] = [*as_list(container.get("args")), *arguments]
     resources = function.resources.over(container.get("resources"))
     if resources:
         container["resources"] = resources
 
 
-def _put_variable(container: JsonObject, name: str, value: str) -> None:
+def _leave_function_out(container: JsonObject) -> None:
+    """It is said later what to execute; until then there is nothing that a probe could find."""
+    field = {"fieldRef": {"fieldPath": f"metadata.annotations['{COMMAND}']"}}
+    _put_variable(container, COMMAND_VARIABLE, valueFrom=field)
+    for probe in ("readinessProbe", "livenessProbe", "startupProbe"):
+        container.pop(probe, None)
+    # That of the tag `latest`, if the spare's image has it, would be the function's as well.
+    container.setdefault("imagePullPolicy", "IfNotPresent")
+
+
+def _put_variable(container: JsonObject, name: str, **source: object) -> None:
     others = [entry for entry in as_list(container.get("env")) if as_object(entry).get("name") != name]
-    container["env"] = [*others, {"name": name, "value": value}]
+    container["env"] = [*others, {"name": name, **source}]
 
 
 def _service(template: PodTemplate, function: FunctionPod) -> JsonObject:

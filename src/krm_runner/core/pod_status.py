@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from krm_runner.core.function_container import FUNCTION_CONTAINER
+from krm_runner.core.function_container import FUNCTION_CONTAINER, function_image, function_status
 from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
+from krm_runner.core.pod_conversion import is_converted, without_the_spare
 from krm_runner.core.pod_failure import Failed, excerpt, failure, may_pass
 
 
@@ -82,6 +83,7 @@ _SIGKILL, _SIGTERM = 128 + 9, 128 + 15
 
 def pod_status(pod: JsonObject, events: Sequence[JsonObject] = ()) -> PodStatus:
     """The status of a pod; its events, where they may be read, say what the object itself leaves out."""
+    pod = without_the_spare(pod)
     status = as_object(pod.get("status"))
     if as_object(pod.get("metadata")).get("deletionTimestamp"):
         return Terminating(*_why_it_goes(status))
@@ -92,7 +94,7 @@ def pod_status(pod: JsonObject, events: Sequence[JsonObject] = ()) -> PodStatus:
     address = as_text(status.get("podIP"))
     if _condition(status, "Ready").get("status") == "True" and address:
         return Ready(address)
-    runs = "running" in as_object(_function(status).get("state"))
+    runs = "running" in as_object(function_status(status).get("state"))
     return Starting(*_waits_for(status, warnings), address=address if runs else "")
 
 
@@ -107,6 +109,7 @@ class SilentEnd:
 
 def silent_end(pod: JsonObject) -> SilentEnd | None:
     """The first one that counts; None when there is none, or it has said why."""
+    pod = without_the_spare(pod)
     for _, container in _deciding(pod):
         name, state = as_text(container.get("name")), as_object(container.get("state"))
         ended = as_object(state.get("terminated"))
@@ -165,7 +168,7 @@ def _deciding(pod: JsonObject) -> Iterator[tuple[str, JsonObject]]:
         ended = as_object(as_object(container.get("state")).get("terminated"))
         if not (ended and (ended.get("exitCode") == 0 or name in sidecars)):
             yield f'init container "{name}"', container
-    yield f'container "{FUNCTION_CONTAINER}"', _function(status)
+    yield f'container "{FUNCTION_CONTAINER}"', function_status(status)
 
 
 def _failure_of(container: JsonObject, place: str, warnings: Sequence[_Warning]) -> Failed | None:
@@ -234,12 +237,12 @@ def _waits_for(status: JsonObject, warnings: Sequence[_Warning]) -> tuple[str, s
         failed = _failure_of(container, f'container "{name}"', warnings)
         if failed is not None and failed.reason != "Completed":
             return failed.reason, failed.message
-    last = as_object(as_object(_function(status).get("lastState")).get("terminated"))
+    last = as_object(as_object(function_status(status).get("lastState")).get("terminated"))
     if last:
         return as_text(last.get("reason")) or "Error", excerpt(f'container "{FUNCTION_CONTAINER}" {_end(last)}')
     if warnings:
         return warnings[0].reason, excerpt(warnings[0].message)
-    waiting = as_object(as_object(_function(status).get("state")).get("waiting"))
+    waiting = as_object(as_object(function_status(status).get("state")).get("waiting"))
     ready = _condition(status, "Ready")
     reason = as_text(waiting.get("reason")) or as_text(ready.get("reason")) or as_text(status.get("phase")) or "Pending"
     return reason, excerpt(as_text(waiting.get("message")) or as_text(ready.get("message")))
@@ -253,6 +256,10 @@ def _warnings(pod: JsonObject, events: Sequence[JsonObject]) -> list[_Warning]:
         for event in events
         if event.get("type") == "Warning" and as_object(event.get("involvedObject")).get("uid") in (uid, None)
     ]
+    if is_converted(pod):
+        # What is said of another image is of the time when it was a spare.
+        image = f'{_FAILED_PULL}"{function_image(pod)}"'
+        found = [each for each in found if not _about_another_image(as_text(each.get("message")), image)]
     found.sort(key=_time_of, reverse=True)
     return [
         _Warning(
@@ -264,6 +271,10 @@ def _warnings(pod: JsonObject, events: Sequence[JsonObject]) -> list[_Warning]:
     ]
 
 
+def _about_another_image(message: str, pull: str) -> bool:
+    return message.startswith(_FAILED_PULL) and not message.startswith(pull)
+
+
 def _time_of(event: JsonObject) -> str:
     series = as_object(event.get("series"))
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
@@ -273,11 +284,6 @@ def _time_of(event: JsonObject) -> str:
 def _condition(status: JsonObject, kind: str) -> JsonObject:
     conditions = map(as_object, as_list(status.get("conditions")))
     return as_object(next((condition for condition in conditions if condition.get("type") == kind), None))
-
-
-def _function(status: JsonObject) -> JsonObject:
-    containers = map(as_object, as_list(status.get("containerStatuses")))
-    return as_object(next((each for each in containers if each.get("name") == FUNCTION_CONTAINER), None))
 
 
 def _other_containers(status: JsonObject) -> Iterator[JsonObject]:

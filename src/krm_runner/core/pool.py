@@ -170,6 +170,28 @@ class Pool(Generic[Ticket]):
         self._taken[name] = now + _TAKEN_SECONDS
         return [*effects, *self._dispatch(known, now)]
 
+    def left(self, name: str, uid: str, function: str) -> None:
+        """A pod without calls has become another function's. What is missing then is made up for when time passes, and
+        not at once: whoever needed that pod needs the CPUs."""
+        known, pod = self._find(name, uid, function)
+        if known is not None and pod is not None and not pod.calls:
+            self._remove(known, pod, why="it serves another function")
+            if any(name in other.pods for other in self._functions.values()):
+                # News of the time before may come late.
+                self._names.add(name)
+
+    def became(self, name: str, uid: str, function: str, *, instead_of: str, now: float) -> Effects[Ticket]:
+        """A pod of another function is one of this one from now on, instead of the one that was to be started."""
+        known = self._functions.get(function)
+        planned = known.pods.get(instead_of) if known else None
+        if known is None or planned is None or planned.uid:
+            return []
+        effects = self._remove(known, planned, why="another pod takes its place")
+        if name not in known.pods:
+            known.add(Pod[Ticket](name, planned.version, PodState.STARTING, planned.reclaim_after, uid))
+            self._names.add(name)
+        return [*effects, *self._dispatch(known, now)]
+
     def failed(self, name: str, uid: str, function: str, why: object, *, now: float) -> Effects[Ticket]:
         """A pod cannot start, could not be created, or died: it goes. If it never served, that is held against its
         function, which is started again later."""
@@ -251,6 +273,12 @@ class Pool(Generic[Ticket]):
         """How many calls wait for a pod."""
         known = self._functions.get(function)
         return len(known.waiting) if known else 0
+
+    def ready(self, function: str, version: Version) -> list[str]:
+        """The pods of a function and version that could get a call."""
+        known = self._functions.get(function)
+        found = known.pods.values() if known else ()
+        return [pod.name for pod in found if pod.state is PodState.READY and pod.version == version]
 
     def serving(self, function: str, template: str) -> Version | None:
         """A version with this template that a ready pod of the function has, for when nobody else can say it."""

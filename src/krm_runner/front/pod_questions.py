@@ -51,7 +51,14 @@ class PodQuestions:
             _end(question, _NO_FRONT)
 
     async def ask(
-        self, destination: Destination, *, timeout: float, headers: Sequence[tuple[str, str]], patiently: bool
+        self,
+        destination: Destination,
+        service: str,
+        *,
+        timeout: float,
+        headers: Sequence[tuple[str, str]],
+        patiently: bool,
+        hurried: bool,
     ) -> Answer:
         """See `core.held_call.HealthAsker`."""
         end = asyncio.get_running_loop().time() + timeout
@@ -74,6 +81,8 @@ class PodQuestions:
             timeout_seconds=max(0.0, end - asyncio.get_running_loop().time()),
             headers=headers_of(headers),
             patiently=patiently,
+            service=service,
+            hurried=hurried,
         )
         self._send(ToFront(ask_health=ask))
         try:

@@ -35,6 +35,8 @@ _NOT_YET = 0.05
 _LATER = 2.0
 _PATIENCE = 10.0
 """For how long a running wrapper is asked at the quick pace."""
+_CONTAINER_STARTS = 1.0
+"""How long a container takes at most that needs nothing but to be started; others have an image to pull."""
 _PATIENCE_WITH_A_WAY = 2.0
 """For how long one way to the pod is tried before the next."""
 _UNSCHEDULABLE = "Unschedulable"
@@ -184,7 +186,11 @@ class Attendant:
                 # Every way has its turn, until one led to an answer; that one stays as long as it does.
                 await self._use(targets[int(elapsed / _PATIENCE_WITH_A_WAY) % len(targets)])
             if self._channel is not None:
-                self.trouble = await self._channel.ask_health(timeout=_QUESTION_TIMEOUT)
+                # Of a spare the container before may still answer: it knows nothing of functions.
+                is_new = self.facts.is_converted and elapsed < _CONTAINER_STARTS
+                self.trouble = await self._channel.ask_health(
+                    timeout=_QUESTION_TIMEOUT, of_function=self.facts.is_converted, hurried=is_new
+                )
                 if not self.trouble:
                     return
             elif self._pod_ips:

@@ -1,6 +1,7 @@
 """Every pod of ours in the cluster, each with its attendant: the copy that the watch keeps.
 
-Pods are known by name and uid: one that was replaced by another of the same name is gone. A pod without our label is
+Pods are known by name and uid: one that was replaced by another of the same name is gone. A spare that has become a
+function's is attended anew. A pod without our label is
 nobody's business, and not even looked at.
 """
 
@@ -27,12 +28,14 @@ class Census:
         channels: Channels,
         came: Callable[[Attendant], None],
         changed: Callable[[Attendant], None],
+        converted: Callable[[Attendant], None],
         gone: Callable[[Attendant, str], None],
     ) -> None:
         self._addresses = addresses
         self._channels = channels
         self._on_come = came
         self._on_change = changed
+        self._on_conversion = converted
         self._on_gone = gone
         self._attendants: dict[str, Attendant] = {}
 
@@ -77,6 +80,11 @@ class Census:
         attendant = self._attendants.get(facts.name)
         if attendant is not None and attendant.facts.uid != facts.uid:
             self._remove(attendant, "it was replaced by another pod of the same name")
+            attendant = None
+        if attendant is not None and attendant.facts.asked_for != facts.asked_for:
+            # What was known of it is of the container that it had before.
+            del self._attendants[facts.name]
+            self._on_conversion(attendant)
             attendant = None
         if attendant is None:
             attendant = self._attendants[facts.name] = Attendant(

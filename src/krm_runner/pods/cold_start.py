@@ -36,7 +36,9 @@ class Milestones:
 class ColdStart:
     """A pod that is being started by this runner."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: str) -> None:
+        self.function = function
+        """What it is started for."""
         self.milestones = Milestones()
         self.milestones.note(WANTED)
         self.trouble = ""

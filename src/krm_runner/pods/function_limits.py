@@ -17,6 +17,7 @@ from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.pod_cache_config import EMPTY_CONFIG, FunctionConfig, PodCacheConfig, parse_pod_cache_config
 from krm_runner.core.pool_terms import Limits
 from krm_runner.core.resources import NO_RESOURCES, Resources
+from krm_runner.core.spare import SPARE
 from krm_runner.files.watched_file import WatchedFile, signature_of
 
 _log = structlog.get_logger("krm_runner.pods")
@@ -42,6 +43,7 @@ class FunctionLimits:
         max_waitlist_length: int,
         max_parallel_pods: int,
         max_queue_length: int,
+        spares: int = 0,
     ) -> None:
         self._default_prefix = default_prefix
         self._ttl = ttl
@@ -52,6 +54,7 @@ class FunctionLimits:
         self._may_be_empty = True
         self._config = EMPTY_CONFIG
         self._default = self._work_out()
+        self._spares = self._work_out(pods=spares, ready=spares)
         self._rules: Mapping[str, FunctionRules] = {}
 
     def load(self) -> None:
@@ -73,8 +76,8 @@ class FunctionLimits:
         return tuple(self._config.functions.values())
 
     def of(self, image: str) -> FunctionRules:
-        """The rules of a function, by its canonical image."""
-        return self._rules.get(image, self._default)
+        """The rules of a function, by its canonical image; or of spares."""
+        return self._spares if image == SPARE else self._rules.get(image, self._default)
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Apply the file whenever it changes, and tell; never returns."""

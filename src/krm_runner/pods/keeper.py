@@ -25,7 +25,6 @@ from krm_runner.core.errors import (
 )
 from krm_runner.core.evaluation import EvaluationRequest
 from krm_runner.core.held_call import NextCalls
-from krm_runner.core.naming import pod_id
 from krm_runner.core.pod_failure import Failed, failure, start_error
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.pool import Pool
@@ -43,6 +42,7 @@ from krm_runner.core.pool_terms import (
     Version,
     Withdraw,
 )
+from krm_runner.core.spare import SPARE, Spare
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.attendant import Attendant
 from krm_runner.pods.census import Census
@@ -50,7 +50,7 @@ from krm_runner.pods.channels import Channels
 from krm_runner.pods.evidence import Evidence
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.launcher import Launch, Launcher
-from krm_runner.pods.lease import Explain, Ticket, Wanted
+from krm_runner.pods.lease import Explain, Ticket, Wanted, WantedSpare
 from krm_runner.pods.patience import Patience
 from krm_runner.pods.pod_tokens import PodTokens
 from krm_runner.pods.promises import Promises
@@ -95,6 +95,7 @@ class Keeper:
             channels=channels,
             came=self._came,
             changed=self._changed,
+            converted=self._converted,
             gone=self._gone,
         )
         """To be kept up to date by a watch of the pods."""
@@ -109,7 +110,7 @@ class Keeper:
         self._clock = clock
         self._promises = Promises[Attendant](next_calls, clock=clock) if next_calls is not None else None
         self._pool: Pool[Ticket] = Pool(self._pod_name, looks_ahead=next_calls is not None)
-        self._wanted: dict[str, Wanted] = {}
+        self._wanted: dict[str, Wanted | WantedSpare] = {}
         self._ttl = TtlWriter(launcher.extend, written=metrics.ttl_written)
         self._tasks = Tasks()
         self.starting = Starting(
@@ -191,7 +192,8 @@ class Keeper:
         """What a call waits for, in a line."""
         for name, (state, _) in self._pool.pods(function).items():
             if state is PodState.STARTING:
-                if (attendant := self.census.find(name)) is not None:
+                attendant = self.census.find(name)
+                if attendant is not None and _function_of(attendant) == function:
                     reason, message = attendant.waits_for
                     return f'pod "{name}": {reason}' + (f": {message}" if message else "")
                 return self.starting.progress(name)
@@ -248,6 +250,12 @@ class Keeper:
         async with self.lease(wanted, request):
             return
 
+    def keep_spares(self, image: Spare, template: PodTemplate) -> None:
+        """From now on there are as many spares of this template as the limits say, and new pods are made of them."""
+        spares = self._wanted[SPARE] = self.starting.spares = WantedSpare(image, template)
+        limits = self._functions.of(SPARE).limits
+        self._perform(self._pool.keep_ready(SPARE, spares.version, limits, now=self._clock()))
+
     def limits_changed(self) -> None:
         """Functions have other limits than before."""
         for function in self._pool.functions():
@@ -258,6 +266,8 @@ class Keeper:
         """Calls that wait for a pod of the old one get one of the new one."""
         for function, wanted in list(self._wanted.items()):
             renewed = self._wanted[function] = replace(wanted, template=template)
+            if isinstance(renewed, WantedSpare):
+                self.starting.spares = renewed
             self._perform(self._pool.want(function, renewed.version, now=self._clock()))
 
     def keys_changed(self, template: PodTemplate | None) -> None:
@@ -301,6 +311,21 @@ class Keeper:
             # Before its Service goes: a name that is asked for then is remembered by DNS as one that does not exist.
             self._dismiss(attendant, "it is being deleted")
 
+    def _converted(self, attendant: Attendant) -> None:
+        """It was a spare, and is a function's now: by this runner or by another. No other pod should change so."""
+        facts, why = attendant.facts, "it serves another function now"
+        self._ttl.forget(facts.uid)
+        if (start := self.starting.find(facts.name)) is not None and start.function == facts.asked_for:
+            self.starting.end(facts.name)
+        if facts.asked_for == SPARE:
+            self._pool.left(facts.name, facts.uid, SPARE)
+        else:
+            _log.warning("pod serves another function than before", pod=facts.name, image=facts.asked_for)
+            explain = partial(start_error, pod=facts.name, failed=failure("Changed", why, may_pass=True))
+            function = _function_of(attendant)
+            self._perform(self._pool.gone(facts.name, facts.uid, function, explain, now=self._clock()))
+        self._dismiss(attendant, why)
+
     def _gone(self, attendant: Attendant, why: str) -> None:
         facts = attendant.facts
         _log.info("pod gone", pod=facts.name, image=facts.asked_for, why=why)
@@ -313,8 +338,10 @@ class Keeper:
             return
         self.starting.end(facts.name)
         explain = partial(start_error, pod=facts.name, failed=failure("Deleted", why, may_pass=True))
-        function = _function_of(attendant)
-        self._perform(self._pool.gone(facts.name, facts.uid, function, explain, now=self._clock()))
+        # A spare may have become a function's, and the watch not have shown it so.
+        functions = {_function_of(attendant), start.function if start is not None else _function_of(attendant)}
+        for function in functions:
+            self._perform(self._pool.gone(facts.name, facts.uid, function, explain, now=self._clock()))
         self._dismiss(attendant, why)
 
     def _note_ready(self, attendant: Attendant) -> None:
@@ -407,7 +434,7 @@ class Keeper:
     def _promise(self, function: str, name: str, until: float) -> None:
         pod, wanted = self.census.find(name), self._wanted.get(function)
         # Of a function that nobody has called or warmed up, nobody has looked what its image is.
-        if self._promises is not None and pod is not None and wanted is not None:
+        if self._promises is not None and pod is not None and isinstance(wanted, Wanted):
             self._promises.make(wanted, pod, pod.channel.way, until=until)
 
     def _launch_again(self, attendant: Attendant) -> Launch | None:
@@ -484,7 +511,7 @@ class Keeper:
             await attendant.dismiss("the runner stops")
 
     def _pod_name(self, function: str, version: Version, number: int) -> str:
-        return pod_id(self._wanted[function].reference, version.digest, number)
+        return self._wanted[function].pod_name(version, number)
 
 
 def _function_of(attendant: Attendant) -> str:

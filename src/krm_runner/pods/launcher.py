@@ -32,12 +32,14 @@ from krm_runner.core.errors import (
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.core.kept_object import deletion, extension
+from krm_runner.core.pod_conversion import conversion
 from krm_runner.core.pod_facts import PodFacts, facts_of
 from krm_runner.core.pod_failure import Failed, creation_failure
 from krm_runner.core.pod_manifest import FunctionPod, Manifests, render
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.resources import NO_RESOURCES, Resources
 from krm_runner.core.service_facts import service_deletion, service_facts_of
+from krm_runner.core.spare import PodImage
 from krm_runner.pods.pod_tokens import PodTokens
 
 T = TypeVar("T")
@@ -46,6 +48,8 @@ _log = structlog.get_logger("krm_runner.pods")
 _BACKOFF = Backoff(first=0.1, longest=5.0)
 _REQUEST_TIMEOUT = 10.0
 _CLEAN_UP_TIMEOUT = 5.0
+_CONVERSION_TIMEOUT = 2.0
+"""After that a pod of its own is as quick."""
 
 
 class Api(Protocol):
@@ -55,7 +59,7 @@ class Api(Protocol):
 
     async def create(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject: ...
 
-    async def patch(self, path: str, body: JsonObject) -> JsonObject: ...
+    async def patch(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject: ...
 
     async def delete(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject: ...
 
@@ -73,7 +77,7 @@ class Launch:
     """A pod that is wanted."""
 
     name: str
-    image: ImageMetadata
+    image: PodImage
     template: PodTemplate
     reclaim_after: float
     """In unix seconds."""
@@ -205,6 +209,24 @@ class Launcher:
             raise
         _say(launch, result)
         return result
+
+    async def convert(self, spare: JsonObject, launch: Launch) -> bool:
+        """Make a spare the pod of this launch; False when it is not to be had any more, or does not do.
+
+        Else a KubernetesError says why: then it may have become so all the same, and the watch shows it.
+        """
+        facts, image = facts_of(spare), launch.image
+        assert facts is not None  # noqa: S101 - a spare is one of ours
+        assert isinstance(image, ImageMetadata)  # noqa: S101 - nothing else is put into one
+        patch = conversion(spare, facts, image, reclaim_after=math.ceil(launch.reclaim_after))
+        if patch is None:
+            return False
+        try:
+            await self._api.patch(f"{self._pods}/{facts.name}", patch, timeout=_CONVERSION_TIMEOUT)
+        except (KubernetesNotFoundError, KubernetesConflictError):
+            return False
+        _log.info("pod made of a spare", pod=facts.name, image=_image(launch), uid=facts.uid)
+        return True
 
     async def extend(self, facts: PodFacts, reclaim_after: float) -> bool:
         """Let a pod stay longer; False when it is gone, or another has its name. Else a KubernetesError says why."""
@@ -409,7 +431,7 @@ def _say(launch: Launch, result: Launched) -> None:
 
 
 def _image(launch: Launch) -> str:
-    return launch.image.reference.canonical
+    return launch.image.asked_for
 
 
 def _is_going(pod: JsonObject) -> bool:

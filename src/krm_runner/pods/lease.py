@@ -1,4 +1,4 @@
-"""What a call wants of the keeper, and how it hears what it got."""
+"""What is wanted of the keeper, by a call or ahead of all calls, and how a call hears what it got."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from krm_runner.core.errors import EvaluationError, RegistryUnavailableError
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.image_ref import ImageRef
+from krm_runner.core.naming import pod_id
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.pool_terms import Version
+from krm_runner.core.spare import SPARE, Spare, spare_id
 from krm_runner.pods.attendant import Attendant
 
 Explain = Callable[[str], EvaluationError]
@@ -42,9 +44,35 @@ class Wanted:
         """What its pods must be."""
         return Version(self.digest, self.template.version)
 
+    def pod_name(self, version: Version, number: int) -> str:
+        """Of its pods."""
+        return pod_id(self.reference, version.digest, number)
+
     def unknown_error(self, image: str) -> EvaluationError:
         """The error for a call that would need a new pod."""
         return RegistryUnavailableError(image, why=self.why_unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSpare:
+    """A pod of this template, for whichever function needs one next."""
+
+    image: Spare
+    template: PodTemplate
+
+    @property
+    def function(self) -> str:
+        """See `Wanted.function`."""
+        return SPARE
+
+    @property
+    def version(self) -> Version:
+        """See `Wanted.version`."""
+        return Version(self.image.digest, self.template.version)
+
+    def pod_name(self, version: Version, number: int) -> str:
+        """See `Wanted.pod_name`."""
+        return spare_id(version.template, number)
 
 
 class Ticket:

@@ -31,14 +31,13 @@ from krm_runner.core.secret import Secret
 from krm_runner.rpc import wire
 from krm_runner.rpc.connection_trouble import Trouble, trouble_of
 from krm_runner.rpc.evaluate import METHOD
+from krm_runner.rpc.evaluate import SERVICE_NAME as EVALUATOR
 from krm_runner.rpc.health import SERVICE_NAME as HEALTH_SERVICE
 from krm_runner.rpc.health import SERVING
 from krm_runner.rpc.remote_status import details_of
 from krm_runner.rpc.wrapper_answers import WrapperAnswers, code_of
 
 _CHECK = f"/{HEALTH_SERVICE}/Check"
-_WHOLE_SERVER = b""
-"""A HealthCheckRequest with the empty name."""
 
 _SILENCE = "it does not answer"
 _NEXT_LOOK_AT_THE_NAME = 0.2
@@ -127,21 +126,24 @@ class WrapperChannel:
         self._dropped: set[_Link] = set()
         self._closed = ""
 
-    async def ask_health(self, *, timeout: float) -> str:
+    async def ask_health(self, *, timeout: float, of_function: bool = False, hurried: bool = False) -> str:
         """Nothing when the wrapper serves, else one line that says why not; raises only CancelledError.
 
+        Of the function: a wrapper that may have none is asked for the service that evaluates it. Hurried: it is asked
+        often, since it is there any moment.
         Comes back as soon as somebody answers, whatever the answer; while nobody does, at the end of the time.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
-        answer = await self._check(timeout, wait_for_ready=False)
+        service = EVALUATOR if of_function else ""
+        answer = await self._check(service, timeout, wait_for_ready=False, hurried=hurried)
         pause = 0.0
         while isinstance(answer, Trouble) and not answer.reached and loop.time() < end:
             # gRPC waits for a connection better than we could; for a name it waits much too long.
             waits = not answer.is_unnamed
             await asyncio.sleep(min(pause if waits else _NEXT_LOOK_AT_THE_NAME, end - loop.time()))
             pause = _NEXT_LOOK_AT_THE_NAME
-            again = await self._check(end - loop.time(), wait_for_ready=waits)
+            again = await self._check(service, end - loop.time(), wait_for_ready=waits, hurried=hurried)
             answer = answer if again == _SILENCE else again
         if isinstance(answer, Trouble) and self._link is not None:
             await self._drop(self._link)
@@ -237,18 +239,18 @@ class WrapperChannel:
             self._dropped.discard(link)
             await link.close()
 
-    async def _check(self, timeout: float, *, wait_for_ready: bool) -> str | Trouble:
+    async def _check(self, service: str, timeout: float, *, wait_for_ready: bool, hurried: bool) -> str | Trouble:
         """What `ask_health` says, or why there is no connection."""
         if self._closed:
             return self._closed
         if self._asker is not None:
-            return await self._ask(self._asker, timeout, patiently=wait_for_ready)
+            return await self._ask(self._asker, service, timeout, patiently=wait_for_ready, hurried=hurried)
         link = self._open()
         cancellations = _cancellations()
         link.calls += 1
         try:
             answer = await link.check(
-                _WHOLE_SERVER,
+                health_pb2.HealthCheckRequest(service=service).SerializeToString(),
                 timeout=max(0.0, timeout),
                 wait_for_ready=wait_for_ready,
                 metadata=self._authorization or None,
@@ -267,10 +269,19 @@ class WrapperChannel:
             link.calls -= 1
             await self._bury(link)
 
-    async def _ask(self, asker: HealthAsker, timeout: float, *, patiently: bool) -> str | Trouble:
+    async def _ask(
+        self, asker: HealthAsker, service: str, timeout: float, *, patiently: bool, hurried: bool
+    ) -> str | Trouble:
         """The same of a pod whose connection is somebody else's."""
         headers = self._authorization
-        answer = await asker.ask(self._destination, timeout=max(0.0, timeout), headers=headers, patiently=patiently)
+        answer = await asker.ask(
+            self._destination,
+            service,
+            timeout=max(0.0, timeout),
+            headers=headers,
+            patiently=patiently,
+            hurried=hurried,
+        )
         if self._closed:
             return self._closed
         match answer:

@@ -96,6 +96,7 @@ class PodSettings:
     """Where there is one, pods want tokens."""
     announce_address: tuple[str, int] | None
     """Where pods announce themselves, if they are to."""
+    spare_pods: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +218,7 @@ def _pod_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> PodSett
         wait_for_warm_up=warm_up and cast(bool, flags.values["wait-for-warm-up"]),
         token_keys=optional_path(flags, "pod-token-key-file"),
         announce_address=cast("tuple[str, int] | None", flags.values["announce-address"]),
+        spare_pods=cast(int, flags.values["spare-pods"]),
     )
 
 

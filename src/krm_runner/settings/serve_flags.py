@@ -166,6 +166,13 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         boolean,
         is_boolean=True,
     ),
+    Flag(
+        "spare-pods",
+        POD,
+        "0",
+        "pods without a function, kept ready for first calls of any (0: none)",
+        integer(0, 1000),
+    ),
     Flag("scan-interval", POD, "1m", "how often expired pods are collected", positive_duration),
     Flag(
         "function-pod-template",

@@ -60,6 +60,9 @@ class PodMetrics:
         self._start_failures = meter.create_counter(
             "krm_runner.pod.start.failures", description="Pods that could not be started"
         )
+        self._spares = meter.create_counter(
+            "krm_runner.pod.spares", description="Pods that were to be made of a spare, by what came of it"
+        )
         self._deletions = meter.create_counter("krm_runner.pod.deletions", description="Pods that were deleted")
         self._ttl_writes = meter.create_counter(
             "krm_runner.pod.ttl.writes", description="Times that a pod's time to live was extended in the cluster"
@@ -85,6 +88,10 @@ class PodMetrics:
     def start_failed(self, reason: str) -> None:
         """A pod was not created, or did not start."""
         self._start_failures.add(1, {"reason": self._reasons_failed.label(reason)})
+
+    def spare_wanted(self, outcome: str) -> None:
+        """A pod was wanted where spares are kept: whether one was used, or why not."""
+        self._spares.add(1, {"outcome": outcome})
 
     def pod_ready(self, phases: Mapping[str, float]) -> None:
         """A pod serves: seconds by phase, as far as they are known; see PHASES."""

@@ -63,6 +63,8 @@ async def test_lost_pods_and_repeated_calls_are_counted(site: Site, image: str) 
         async with asyncio.timeout(30):
             while "long" not in await site.calls_of(first):
                 await asyncio.sleep(0.05)
+        # A call that was promised its pod is known to the runner a moment later, and stays where it is until then.
+        wait_until(lambda: metrics.sum("pod_leases_total") == 2, what="the runner knows of the call", seconds=2)
         site.delete_pod(first["metadata"]["name"])
         served(await call)
     wait_until(lambda: metrics.sum("pod_leases_total") == 3, what="the call and its repetition are reported")

@@ -18,6 +18,7 @@ pub const SERVICE: &str = "grpc.health.v1.Health";
 
 /// One status for a fixed set of services; the empty name stands for the whole server.
 pub struct Health {
+    services: &'static [&'static str],
     status: watch::Receiver<ServingStatus>,
     change: Mutex<Option<watch::Sender<ServingStatus>>>,
 }
@@ -27,8 +28,17 @@ type Answer<T> = std::future::Ready<Result<Response<T>, Status>>;
 
 impl Health {
     pub fn new(status: ServingStatus) -> Self {
+        Self::of(&["", evaluate::SERVICE], status)
+    }
+
+    /// Of a server that cannot evaluate anything yet.
+    pub fn of_no_function(status: ServingStatus) -> Self {
+        Self::of(&[""], status)
+    }
+
+    fn of(services: &'static [&'static str], status: ServingStatus) -> Self {
         let (change, status) = watch::channel(status);
-        Self { status, change: Mutex::new(Some(change)) }
+        Self { services, status, change: Mutex::new(Some(change)) }
     }
 
     /// From now on, until it is something else or the end; every Watch is told.
@@ -59,8 +69,6 @@ impl Health {
     }
 }
 
-const SERVICES: [&str; 2] = ["", evaluate::SERVICE];
-
 struct Check<'a>(&'a Health);
 
 impl UnaryService<HealthCheckRequest> for Check<'_> {
@@ -69,7 +77,7 @@ impl UnaryService<HealthCheckRequest> for Check<'_> {
 
     fn call(&mut self, request: Request<HealthCheckRequest>) -> Self::Future {
         let service = &request.get_ref().service;
-        std::future::ready(if SERVICES.contains(&service.as_str()) {
+        std::future::ready(if self.0.services.contains(&service.as_str()) {
             Ok(Response::new(self.0.current()))
         } else {
             Err(Status::not_found(format!("unknown service \"{service}\"")))
@@ -85,7 +93,7 @@ impl ServerStreamingService<HealthCheckRequest> for Watch<'_> {
     type Future = Answer<StatusStream>;
 
     fn call(&mut self, request: Request<HealthCheckRequest>) -> Self::Future {
-        let is_known = SERVICES.contains(&request.get_ref().service.as_str());
+        let is_known = self.0.services.contains(&request.get_ref().service.as_str());
         let mut sent = None;
         let statuses = WatchStream::new(self.0.status.clone())
             .map(move |status| if is_known { status } else { ServingStatus::ServiceUnknown })
@@ -102,7 +110,7 @@ impl UnaryService<HealthListRequest> for List<'_> {
     type Future = Answer<HealthListResponse>;
 
     fn call(&mut self, _request: Request<HealthListRequest>) -> Self::Future {
-        let statuses = SERVICES.iter().map(|service| ((*service).to_owned(), self.0.current())).collect();
+        let statuses = self.0.services.iter().map(|service| ((*service).to_owned(), self.0.current())).collect();
         std::future::ready(Ok(Response::new(HealthListResponse { statuses })))
     }
 }

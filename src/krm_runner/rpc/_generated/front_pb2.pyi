@@ -228,7 +228,7 @@ class Forwarded(_message.Message):
     def __init__(self, id: _Optional[int] = ..., connection: _Optional[int] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ...) -> None: ...
 
 class AskHealth(_message.Message):
-    __slots__ = ("id", "connection", "address", "authority", "timeout_seconds", "headers", "patiently")
+    __slots__ = ("id", "connection", "address", "authority", "timeout_seconds", "headers", "patiently", "service", "hurried")
     ID_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +236,8 @@ class AskHealth(_message.Message):
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     PATIENTLY_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    HURRIED_FIELD_NUMBER: _ClassVar[int]
     id: int
     connection: int
     address: str
@@ -243,7 +245,9 @@ class AskHealth(_message.Message):
     timeout_seconds: float
     headers: _containers.RepeatedCompositeFieldContainer[Header]
     patiently: bool
-    def __init__(self, id: _Optional[int] = ..., connection: _Optional[int] = ..., address: _Optional[str] = ..., authority: _Optional[str] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., patiently: _Optional[bool] = ...) -> None: ...
+    service: str
+    hurried: bool
+    def __init__(self, id: _Optional[int] = ..., connection: _Optional[int] = ..., address: _Optional[str] = ..., authority: _Optional[str] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., patiently: _Optional[bool] = ..., service: _Optional[str] = ..., hurried: _Optional[bool] = ...) -> None: ...
 
 class HealthAnswer(_message.Message):
     __slots__ = ("id", "response", "status", "trouble")
