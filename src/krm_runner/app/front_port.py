@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from opentelemetry.trace import Tracer
 
 from krm_runner import __version__
+from krm_runner.app.event_loop import give_way
 from krm_runner.app.shares import function_memory, parallel_functions, request_memory
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.evaluation import Evaluator
@@ -32,8 +34,6 @@ from krm_runner.settings import Settings
 from krm_runner.telemetry.metrics import EvaluationMetrics
 
 _NAME = "krm-front"
-_NICER = 5
-"""Than the front, where there are no local functions: calls that need no decision come before what is decided."""
 
 
 def find_front(settings: Settings) -> Path | None:
@@ -123,7 +123,8 @@ class FrontPort:
         """See `app.port.Port`."""
         await self._server.start(_configuration(self._settings), initial_environment())
         if self._settings.exec is None:
-            os.nice(_NICER)
+            # There are no local functions: those are the front's children, and this process must not come behind them.
+            give_way(asyncio.get_running_loop())
 
     def background(self) -> list[Coroutine[object, object, None]]:
         """See `app.port.Port`."""
