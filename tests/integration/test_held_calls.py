@@ -363,6 +363,25 @@ async def test_a_promised_call_ends_where_it_is_though_its_pod_is_being_deleted(
     assert "forward" not in [message.WhichOneof("message") for message in said]
 
 
+async def test_a_pod_that_retires_keeps_its_calls_until_it_is_gone(
+    front: Front, said: list[ToFront], reports: Reports
+) -> None:
+    pods = channel(), channel()
+    calls = front(Pods(*pods))
+    asked = promised_call(pods[0])
+    calls.arrived(asked)
+    # The call has begun when the retirement does: both were under way in the same turn of the event loop.
+    await asyncio.gather(pods[0].retire(), asyncio.sleep(0.01))
+    await pods[0].retire()
+    assert (said, reports.codes) == ([], [])
+    await pods[0].close("it was deleted")
+    assert (await told(said, "disconnect")).disconnect.connection == asked.connection
+    second = (await told(said, "forward")).forward
+    calls.forwarded(answered(second.connection))
+    await calls.finish(within=5)
+    assert reports.codes == ["OK"]
+
+
 async def test_a_promised_call_is_as_old_as_the_front_says(front: Front, said: list[ToFront]) -> None:
     pod = channel()
     calls = front(Pods(pod))

@@ -20,7 +20,7 @@ from krm_runner.core.errors import DeadlineExceededError, PodLostError, RemoteEr
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
 from krm_runner.rpc.wrapper_channel import Target, WrapperChannel
 from krm_runner.telemetry.tracing import evaluation_span, trace_headers
-from support.processes import command_lines, eventually
+from support.processes import command_lines, eventually, open_connections
 from support.relay import Relay
 from support.runner import write_function
 from support.server import free_port
@@ -259,6 +259,18 @@ async def test_close_ends_calls_and_says_why(start: Start, dial: Dial) -> None:
     assert not raised.value.reached
     assert await channel.ask_health(timeout=1) == "it was deleted"
     await is_gone("sleep 6004")
+
+
+async def test_a_channel_that_retires_ends_with_its_calls(start: Start, dial: Dial, tmp_path: Path) -> None:
+    wrapper = start('#!/bin/sh\nlist=$(cat)\ntouch runs\nwhile [ ! -e go ]; do sleep 0.05; done\necho "$list"\n')
+    channel = dial(wrapper.address)
+    under_way = call(channel)
+    await eventually((tmp_path / "runs").exists, what="the function runs")
+    await channel.retire()
+    assert len(open_connections(os.getpid(), to=wrapper.port)) == 1
+    (tmp_path / "go").touch()
+    assert bytes((await under_way).resource_list) == LIST
+    await eventually(lambda: not open_connections(os.getpid(), to=wrapper.port), what="nothing is connected any more")
 
 
 # --- pods that are lost -------------------------------------------------------------------------------------------

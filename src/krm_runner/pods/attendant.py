@@ -151,14 +151,23 @@ class Attendant:
             self._doubt.set()
             self._changed(self)
 
+    async def retire(self) -> None:
+        """It is not asked any more; calls that are on it, also those that nobody has heard of yet, end there."""
+        self._rest()
+        if self._channel is not None:
+            await self._channel.retire()
+
     async def dismiss(self, why: str) -> None:
         """It is not attended any more; calls on it end with that reason."""
+        self._rest()
+        if self._channel is not None:
+            await self._channel.close(why)
+
+    def _rest(self) -> None:
         task, self._task = self._task, None
         self._answers = False
         if task is not None:
             task.cancel()
-        if self._channel is not None:
-            await self._channel.close(why)
 
     async def _attend(self) -> None:
         try:

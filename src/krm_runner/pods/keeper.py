@@ -309,7 +309,8 @@ class Keeper:
         _, calls = self._pool.pods(function).get(facts.name, (None, 0))
         if attendant.is_leaving and not calls:
             # Before its Service goes: a name that is asked for then is remembered by DNS as one that does not exist.
-            self._dismiss(attendant, "it is being deleted")
+            # A promised call may be there that is not known yet: it has the time that the pod has.
+            self._tasks.start(attendant.retire(), name=f"retirement of {facts.name}")
 
     def _converted(self, attendant: Attendant) -> None:
         """It was a spare, and is a function's now: by this runner or by another. No other pod should change so."""

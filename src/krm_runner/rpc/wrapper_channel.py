@@ -184,6 +184,13 @@ class WrapperChannel:
         """Where a held call is sent, and which headers it has for the pod."""
         return self._destination, self._authorization
 
+    async def retire(self) -> None:
+        """The pod goes: no connection is made any more but for calls, and what is open ends with the calls on it."""
+        if self._asker is not None:
+            self._asker.disconnect(self._destination)
+        if self._link is not None:
+            await self._drop(self._link)
+
     async def close(self, why: str) -> None:
         """Calls under way end with a PodLostError that says why, and so do those that come later."""
         if self._closed:
