@@ -40,6 +40,8 @@ const FRAME_SIZE: u32 = 256 * 1024;
 const NEXT_ATTEMPT: Duration = Duration::from_millis(50);
 /// The same where nothing but a container is: it is there in a fifth of a second.
 const NEXT_HURRIED_ATTEMPT: Duration = Duration::from_millis(10);
+/// How long an answer of DNS is used: a pod that is just being started is tried many times a second.
+const NAME_HOLDS: Duration = Duration::from_secs(2);
 /// That are looked up: without an answer from DNS each takes a thread for half a minute.
 pub const NAMES_AT_ONCE: usize = 16;
 static NAMES: Semaphore = Semaphore::const_new(NAMES_AT_ONCE);
@@ -81,6 +83,8 @@ struct State {
     number: u64,
     /// Why there is none, and since when.
     failure: Option<(Instant, Trouble)>,
+    /// What its name stands for, and since when that is known.
+    found: Option<(Instant, Vec<SocketAddr>)>,
 }
 
 /// What is sent by a connection.
@@ -194,9 +198,9 @@ impl Connection {
             return Err(trouble.clone());
         }
         *is_fresh = true;
-        match connect(&self.address).await {
+        match self.connect(&mut state).await {
             Ok(sender) => {
-                *state = State { sender: Some(sender.clone()), number: state.number + 1, failure: None };
+                *state = State { sender: Some(sender.clone()), number: state.number + 1, ..State::default() };
                 Ok((sender, state.number))
             }
             Err(trouble) => {
@@ -204,6 +208,15 @@ impl Connection {
                 Err(trouble)
             }
         }
+    }
+
+    async fn connect(&self, state: &mut State) -> Result<Sender, Trouble> {
+        if let Some((_, addresses)) = state.found.as_ref().filter(|(found, _)| found.elapsed() < NAME_HOLDS) {
+            return connect(addresses).await;
+        }
+        let addresses = find(&self.address).await?;
+        let (_, addresses) = state.found.insert((Instant::now(), addresses));
+        connect(addresses).await
     }
 
     /// That one, and not one that took its place.
@@ -215,16 +228,19 @@ impl Connection {
     }
 }
 
-async fn connect(address: &str) -> Result<Sender, Trouble> {
+async fn find(address: &str) -> Result<Vec<SocketAddr>, Trouble> {
     // As people know it: a dot at the end says that it is the whole name.
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_end_matches('.');
     let unnamed = |_| Trouble { why: format!("the name {host} is not known"), reached: false, is_unnamed: true };
-    let late = |_| unreached("it does not accept connections");
-    let addresses = timeout(CONNECT_TIMEOUT, look_up(address.to_owned()))
+    timeout(CONNECT_TIMEOUT, look_up(address.to_owned()))
         .await
         .map_err(|_| unnamed(io::Error::from(io::ErrorKind::TimedOut)))?
-        .map_err(unnamed)?;
-    let connecting = TcpStream::connect(addresses.as_slice());
+        .map_err(unnamed)
+}
+
+async fn connect(addresses: &[SocketAddr]) -> Result<Sender, Trouble> {
+    let late = |_| unreached("it does not accept connections");
+    let connecting = TcpStream::connect(addresses);
     let stream = timeout(CONNECT_TIMEOUT, connecting).await.map_err(late)?.map_err(|error| refused(&error))?;
     let _ = stream.set_nodelay(true);
     let shaking = http2::Builder::new(TokioExecutor::new())
@@ -401,4 +417,22 @@ fn source<T: Error + 'static>(error: &dyn Error) -> Option<&T> {
         cause = error.source();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_name_stands_for_is_asked_again_after_a_while() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addresses = vec![listener.local_addr().unwrap()];
+        let connection = Pods::default().connection(1, "no-such-name.invalid.:9446");
+        for (age, is_known) in [(Duration::ZERO, true), (NAME_HOLDS, false)] {
+            let found = Instant::now().checked_sub(age).map(|since| (since, addresses.clone()));
+            *connection.state.lock().await = State { found, ..State::default() };
+            let reached = connection.sender(Instant::now(), &mut false).await;
+            assert_eq!(reached.as_ref().err().map(|trouble| trouble.is_unnamed), (!is_known).then_some(true));
+        }
+    }
 }
