@@ -15,6 +15,8 @@ _PERIODS = 3
 """So many in a row must be idle."""
 _LONGEST_SECONDS = 60.0
 _CGROUPS = Path("/sys/fs/cgroup")
+_UNBOUND_WORK = Path("/sys/devices/virtual/workqueue/cpumask")
+_KTHREADD = 2
 _GROUP = "krm-runner-bench"
 
 
@@ -51,6 +53,20 @@ def restricted(processes: Iterable[int], cpus: Collection[int]) -> Generator[Non
         yield
     finally:
         _assign(kept, range(os.cpu_count() or 1))
+
+
+@contextmanager
+def kernel_restricted(cpus: Collection[int]) -> Generator[None]:
+    """So does the kernel's own work that belongs to no CPU: what others cause there is done by whoever has time."""
+    with restricted(descendants(_KTHREADD), cpus):
+        before = _UNBOUND_WORK.read_text() if _UNBOUND_WORK.exists() else ""
+        if before:
+            _UNBOUND_WORK.write_text(f"{sum(1 << cpu for cpu in cpus):x}")
+        try:
+            yield
+        finally:
+            if before:
+                _UNBOUND_WORK.write_text(before)
 
 
 @contextmanager

@@ -7,8 +7,9 @@ logged; the calls of one function come one after the other, so that their lines 
 
 A cluster has its control plane and its new pods on other machines, and here they are on the same CPUs. So there are two
 arrangements, in turns: all of it on all CPUs; and the runner and the warm pods on the last one, everything else on the
-others. The others begin at a random moment between two warm calls. The runner and the functions share CPUs as they do
-where deploy/base installs them: by what their containers ask for. See docs/performance.md.
+others, the kernel's own threads included. The other functions begin at a random moment between two warm calls. The
+runner and the functions share CPUs as they do where deploy/base installs them: by what their containers ask for. See
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from support.site import ASKED_FOR, Site
 
 FUNCTIONS = 10
 """So many are warm, and so many start at a time."""
-CALLS_PER_SECOND = 20
-QUIET_SECONDS = 15.0
+CALLS_PER_SECOND = 40
+QUIET_SECONDS = 10.0
 RUNNER_MILLICORES = 200
 """As deploy/base/deployment.yaml has it."""
 _FUNCTION_LIMITS = Path("deploy/base/function-limits.yaml")
@@ -201,6 +202,7 @@ def apart(cluster: FullCluster, runner: RunnerProcess) -> Generator[None]:
     inside = cpus.descendants(cluster.enclosure.require().pid)
     pods = [pid for pid in inside if cpus.is_of_a_pod(pid)]
     with ExitStack() as stack:
+        stack.enter_context(cpus.kernel_restricted(others))
         stack.enter_context(cpus.restricted([*(set(inside) - set(pods)), os.getpid()], others))
         stack.enter_context(cpus.restricted([*pods, *runner.parts], [last]))
         yield
@@ -288,7 +290,7 @@ def p99(times: list[float]) -> float:
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = report.parser("neighbours", __doc__, quick="one round")
-    parser.add_argument("--rounds", type=int, default=4, help="a quiet phase and one with cold starts (default 4)")
+    parser.add_argument("--rounds", type=int, default=8, help="a quiet phase and one with cold starts (default 8)")
     return parser.parse_args()
 
 
