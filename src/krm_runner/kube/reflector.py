@@ -155,6 +155,8 @@ class Reflector:
                 silence.reschedule(loop.time() + _LONGEST_SILENCE)
                 self._hear(line)
                 self._heard()
+                # Many changes may come in one piece: whoever else has something to do is not behind all of them.
+                await asyncio.sleep(0)
         if loop.time() - started < _SHORTEST_WATCH:
             # Without this a server that ends every watch at once would be asked without pause.
             raise KubernetesUnavailableError(f"watch of {self._path}: it ended at once")
