@@ -1,9 +1,11 @@
 """What cold starts of some functions cost the calls of others.
 
-Runs in the network of the tests' cluster: `make bench-pods`. Functions with warm pods are called at a steady pace; in
-every second phase as many others, which have no pods, are called for the first time, all at once. Of each warm call the
-figure is what the runner added: its own time, from request to answer, less that of the pod's wrapper server. Both are
-logged; the calls of one function come one after the other, so that their lines are in the same order.
+Runs in the network of the tests' cluster: `make bench-pods`. Functions with warm pods are called at a steady pace: in
+quiet; while as many others, which have no pods, are called for the first time, all at once; and while the same happens
+in another runner, with its pods in another namespace: that shows what starts of pods do to calls, whoever starts them.
+Of each warm call the figure is what the runner added: its own time, from request to answer, less that of the pod's
+wrapper server. Both are logged; the calls of one function come one after the other, so that their lines are in the same
+order.
 
 A cluster has its control plane and its new pods on other machines, and here they are on the same CPUs. So there are two
 arrangements, in turns: all of it on all CPUs; and the runner and the warm pods on the last one, everything else on the
@@ -137,17 +139,19 @@ def main() -> None:
     if (os.cpu_count() or 1) < 2:
         raise BenchmarkError("there is one CPU: the cluster cannot be kept apart")
     rounds = 1 if arguments.quick else arguments.rounds
-    with installation(cluster) as (site, push):
+    with installation(cluster) as (elsewhere, _), installation(cluster) as (site, push):
         limits = yaml.safe_load(_FUNCTION_LIMITS.read_text())
         site.functions.kube.create(limits | {"metadata": {"name": "limits", "namespace": site.functions.name}})
         progress("images are pushed")
         function = function_images.catalog("set-namespace", "distroless")
         warm, *cold = (
             [push("set-namespace", function, tag=f"group-{group}-{tag}") for tag in range(FUNCTIONS)]
-            for group in range(2 * rounds + 1)
+            for group in range(4 * rounds + 1)
         )
         runner = site.start(site.account(), "--pod-ttl=10m", "--log-level=2")
-        measured = asyncio.run(measure(site, cluster, runner, warm, cold))
+        other = elsewhere.start(elsewhere.account(), "--pod-ttl=10m", "--log-level=2")
+        starters = Starter(site, runner), Starter(elsewhere, other)
+        measured = asyncio.run(measure(cluster, starters, warm, cold))
         added = added_seconds(site, runner, warm)
     rows = [row for name, phases in measured.items() for row in rows_of(name, phases, added)]
     about = (
@@ -159,64 +163,83 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Of one arrangement: in quiet, and with cold starts, in turns."""
+    """Of one arrangement: in quiet, and with cold starts in the same runner and in another, in turns."""
 
     quiet: list[Phase] = field(default_factory=list[Phase])
     busy: list[Phase] = field(default_factory=list[Phase])
+    others: list[Phase] = field(default_factory=list[Phase])
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """A runner that is asked for functions without pods."""
+
+    site: Site
+    runner: RunnerProcess
+
+    async def first_calls(self, images: list[str]) -> None:
+        """All at once."""
+        async with Client(self.runner.address) as client:
+            await asyncio.sleep(random.uniform(0, 1 / CALLS_PER_SECOND))
+            await asyncio.gather(*(call(client, image) for image in images))
+
+    def delete_pods(self, images: list[str]) -> None:
+        """Of these functions, and wait until they are gone."""
+
+        def found() -> list[str]:
+            pods = self.site.pods()
+            return [pod["metadata"]["name"] for pod in pods if pod["metadata"]["annotations"][ASKED_FOR] in images]
+
+        for name in found():
+            self.site.delete_pod(name)
+        wait_until(lambda: not found(), what="the pods of the other functions are gone")
 
 
 async def measure(
-    site: Site, cluster: FullCluster, runner: RunnerProcess, warm: list[str], cold: list[list[str]]
+    cluster: FullCluster, starters: tuple[Starter, Starter], warm: list[str], cold: list[list[str]]
 ) -> dict[str, Phases]:
     """Of both arrangements, in turns."""
     measured = {name: Phases() for name in (_SHARED, _APART)}
+    runner = starters[0].runner
     async with Client(runner.address) as client:
         steady = Steady(client, runner, warm)
         progress("the warm functions start")
         await steady.warm_up()
         pod = next(pid for pid in cpus.descendants(cluster.enclosure.require().pid) if cpus.is_of_a_pod(pid))
         with cpus.as_a_container(runner.parts, beside=pod, millicores=RUNNER_MILLICORES):
-            for number, images in enumerate(cold):
+            for number, groups in enumerate(zip(cold[::2], cold[1::2], strict=True)):
                 name = _APART if number % 2 else _SHARED
-                progress(f"round {number // 2 + 1} of {len(cold) // 2}: {name}")
+                progress(f"round {number // 2 + 1} of {len(cold) // 4}: {name}")
                 phases = measured[name]
-                with apart(cluster, runner) if name == _APART else nullcontext():
-                    if not await asyncio.to_thread(cpus.wait_until_idle):
-                        progress("the machine does not come to rest: the figures in quiet are of a busy machine")
+                with apart(cluster, starters) if name == _APART else nullcontext():
+                    await rest()
                     phases.quiet.append(await steady.during(asyncio.sleep(QUIET_SECONDS)))
-                    phases.busy.append(await steady.during(first_calls(client, images)))
-                await asyncio.to_thread(delete_pods, site, images)
+                    turns = list(zip(starters, groups, (phases.busy, phases.others), strict=True))
+                    for starter, images, found in turns if number // 2 % 2 else reversed(turns):
+                        await rest()
+                        found.append(await steady.during(starter.first_calls(images)))
+                        await asyncio.to_thread(starter.delete_pods, images)
     return measured
 
 
-async def first_calls(client: Client, images: list[str]) -> None:
-    """All at once."""
-    await asyncio.sleep(random.uniform(0, 1 / CALLS_PER_SECOND))
-    await asyncio.gather(*(call(client, image) for image in images))
+async def rest() -> None:
+    """What the last phase left to do is done."""
+    if not await asyncio.to_thread(cpus.wait_until_idle):
+        progress("the machine does not come to rest: the figures in quiet are of a busy machine")
 
 
 @contextmanager
-def apart(cluster: FullCluster, runner: RunnerProcess) -> Generator[None]:
-    """The runner and the pods that there are have the last CPU for themselves."""
+def apart(cluster: FullCluster, starters: tuple[Starter, Starter]) -> Generator[None]:
+    """The first runner and the pods that there are have the last CPU for themselves."""
+    runner, other = (starter.runner for starter in starters)
     *others, last = range(os.cpu_count() or 1)
     inside = cpus.descendants(cluster.enclosure.require().pid)
     pods = [pid for pid in inside if cpus.is_of_a_pod(pid)]
     with ExitStack() as stack:
         stack.enter_context(cpus.kernel_restricted(others))
-        stack.enter_context(cpus.restricted([*(set(inside) - set(pods)), os.getpid()], others))
+        stack.enter_context(cpus.restricted([*(set(inside) - set(pods)), *other.parts, os.getpid()], others))
         stack.enter_context(cpus.restricted([*pods, *runner.parts], [last]))
         yield
-
-
-def delete_pods(site: Site, images: list[str]) -> None:
-    """Of these functions, and wait until they are gone."""
-
-    def found() -> list[str]:
-        return [pod["metadata"]["name"] for pod in site.pods() if pod["metadata"]["annotations"][ASKED_FOR] in images]
-
-    for name in found():
-        site.delete_pod(name)
-    wait_until(lambda: not found(), what="the pods of the other functions are gone")
 
 
 def added_seconds(site: Site, runner: RunnerProcess, images: list[str]) -> dict[tuple[str, int], float]:
@@ -240,8 +263,10 @@ def rows_of(name: str, phases: Phases, added: dict[tuple[str, int], float]) -> l
     """The lines of one arrangement."""
     return [
         [name, "in quiet", *figures(phases.quiet, added)],
+        [name, f"while another runner starts {FUNCTIONS}", *figures(phases.others, added)],
         [name, f"while {FUNCTIONS} others start", *figures(phases.busy, added)],
-        [name, "**ratio**", *ratios(phases, added)],
+        [name, "**to quiet**", *ratios(phases.busy, phases.quiet, added)],
+        [name, "**to another runner's**", *ratios(phases.busy, phases.others, added)],
     ]
 
 
@@ -259,12 +284,12 @@ def figures(phases: list[Phase], added: dict[tuple[str, int], float]) -> list[st
     ]
 
 
-def ratios(phases: Phases, added: dict[tuple[str, int], float]) -> list[str]:
-    """With cold starts to in quiet."""
-    before, after = milliseconds(phases.quiet, added), milliseconds(phases.busy, added)
+def ratios(busy: list[Phase], others: list[Phase], added: dict[tuple[str, int], float]) -> list[str]:
+    """With cold starts to without."""
+    before, after = milliseconds(others, added), milliseconds(busy, added)
     rounds = [
         p99(milliseconds([loud], added)) / p99(milliseconds([still], added))
-        for still, loud in zip(phases.quiet, phases.busy, strict=True)
+        for still, loud in zip(others, busy, strict=True)
     ]
     return [
         "",
