@@ -1,8 +1,8 @@
 //! One call from its arrival to its answer.
 //!
 //! A call of an image that the runner has said is a local function is executed here at once. Of any other the runner is
-//! asked, and says what to do: execute it, forward it to a pod, refuse it. One that was promised a pod is on its way there
-//! when the runner hears of it.
+//! asked, and says what to do: execute it, forward it to a pod, refuse it. One that may go to a pod by a promise is on its way
+//! there, or answered, when the runner hears of it.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use wrapper_server::rpc::router::Evaluator;
 
 use crate::functions::{Functions, LocalFunction};
 use crate::incoming::{Budget, Incoming, LONGEST_IMAGE, Seen, read};
-use crate::link::Link;
+use crate::link::{AFTER_THE_ANSWER, LATER, Link};
 use crate::messages::{self, Answered, Call, Forwarded, Header, News, Refuse};
-use crate::pods::{Passed, Pods, forward};
-use crate::promises::{Promised, Promises};
+use crate::pods::{Connection, Passed, Pods, forward};
+use crate::promises::{Place, Promises};
 use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
 use crate::record::Record;
@@ -35,6 +35,8 @@ use crate::reply::Reply;
 const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 /// How long after a call's deadline the runner may still tell its caller why.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// So much of its time must be left to a call whose answer is told later: the runner waits for it no longer.
+const IN_TIME: Duration = Duration::from_secs(1);
 
 pub struct Front {
     pub link: Link,
@@ -186,11 +188,11 @@ impl Front {
         }
         let mut question = self.questions.open(&self.link);
         record.hand_over();
-        let promised = self.promises.take(&incoming.request.image);
-        let news = News::Call(call(question.id, &record, headers, &incoming, promised.as_ref()));
-        let mut connection = promised.as_ref().map_or(0, Promised::connection);
-        let mut forwarding = promised.map(|promised| {
-            let (order, by) = promised.order(question.id, record.remaining());
+        let place = self.promises.take(&incoming.request.image);
+        let news = News::Call(call(question.id, &record, headers, &incoming, place.as_ref()));
+        let mut connection = place.as_ref().map_or(0, Place::connection);
+        let mut forwarding = place.map(|place| {
+            let (order, by) = place.order(question.id, record.remaining());
             Box::pin(forward(by, order, incoming.framed.clone(), self.message_limit))
         });
         let mut news = Some(news);
@@ -225,7 +227,7 @@ impl Front {
                 }
                 Event::Answer(Answer::Forward(order, by)) => {
                     connection = order.connection;
-                    let passing = forward(by, order, incoming.framed.clone(), self.message_limit);
+                    let passing = forward(Connection::engage(&by), order, incoming.framed.clone(), self.message_limit);
                     forwarding = Some(Box::pin(passing));
                 }
                 Event::Answer(Answer::Refuse(refuse)) => {
@@ -239,7 +241,11 @@ impl Front {
                         log_bytes: log_bytes as u64,
                         seconds: record.started.elapsed().as_secs_f64(),
                     };
-                    self.tell_of(question.id, connection, messages::Outcome::Answered(answered));
+                    let news =
+                        Forwarded { id: question.id, connection, outcome: Some(messages::Outcome::Answered(answered)) };
+                    // The runner has nothing to decide, unless somebody waits, or its own clock would say otherwise.
+                    let can_wait = self.promises.are_made_to(&incoming.request.image) && record.remaining() > IN_TIME;
+                    self.link.tell_within(News::Forwarded(news), if can_wait { LATER } else { AFTER_THE_ANSWER });
                     // Not before the runner was told one or the other: it holds the pod until then.
                     question.settle();
                     return Ok(reply);
@@ -265,7 +271,7 @@ impl Front {
     }
 }
 
-fn call(id: u64, record: &Record, headers: &HeaderMap, incoming: &Incoming, promised: Option<&Promised>) -> Call {
+fn call(id: u64, record: &Record, headers: &HeaderMap, incoming: &Incoming, place: Option<&Place>) -> Call {
     let timeout =
         timeout_of(headers).map(|timeout| timeout.min(LONGEST_TIMEOUT).saturating_sub(record.started.elapsed()));
     let trace = TRACE_HEADERS.iter().filter_map(|name| {
@@ -278,8 +284,8 @@ fn call(id: u64, record: &Record, headers: &HeaderMap, incoming: &Incoming, prom
         message_bytes: incoming.message_size() as u64,
         timeout_seconds: timeout.map(|timeout| timeout.as_secs_f64()),
         headers: trace.collect(),
-        promise: promised.map_or(0, Promised::number),
-        connection: promised.map_or(0, Promised::connection),
+        is_promised: place.is_some(),
+        connection: place.map_or(0, Place::connection),
         said_at: monotonic_seconds(),
     }
 }

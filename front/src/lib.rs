@@ -4,12 +4,13 @@
 //! call, what a caller is told. What it decided once for a local function is remembered, so that further calls of that
 //! image cost the runner nothing but a line of its log. Messages never leave this process but for functions and pods.
 //!
-//! From the bottom up: `messages` and `link` are the conversation with the runner; `incoming`, `skimming` and `reply` the
+//! From the bottom up: `messages`, `batch` and `link` are the conversation with the runner; `incoming`, `skimming` and `reply` the
 //! bytes of a call; `record` what the runner is told about one that was executed here; `functions` executes, by the engine
 //! of the wrapper server; `pods` forwards; `promises` has the pods that calls get without a question; `questions` keeps the
 //! calls that the runner was asked about; `calls` is one call from its arrival to its answer; `pulse` knows whether the
 //! runner is there; `serve` wires it together.
 
+pub mod batch;
 pub mod calls;
 pub mod functions;
 pub mod incoming;

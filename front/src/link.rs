@@ -21,7 +21,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use wrapper_server::log::{Level, Line};
 
-use crate::messages::{Ended, Forwarded, FromFront, News, Order, Outcome, ToFront};
+use crate::batch::Batch;
+use crate::messages::{Ended, News, Order, ToFront};
 
 /// Nothing that is said is longer: resource lists stay here.
 const LONGEST: usize = 16 * 1024 * 1024;
@@ -29,17 +30,24 @@ const PREFIX: usize = 4;
 /// Messages that the runner has not read yet.
 const MOST_WAITING: usize = 65_536;
 /// What the runner only writes down; and calls that have their pod: whatever is asked for next is said behind them.
-const LATER: Duration = Duration::from_millis(50);
+pub const LATER: Duration = Duration::from_millis(50);
 /// The caller's answer leaves first.
-const AFTER_THE_ANSWER: Duration = Duration::from_millis(1);
+pub const AFTER_THE_ANSWER: Duration = Duration::from_millis(1);
 const ENOUGH: usize = 64 * 1024;
 
 /// What is said to the runner; clones say it to the same one.
 #[derive(Clone)]
 pub struct Link {
-    outgoing: mpsc::UnboundedSender<News>,
+    outgoing: mpsc::UnboundedSender<Said>,
     waiting: Arc<AtomicUsize>,
     dropped: Arc<AtomicU64>,
+}
+
+struct Said {
+    /// Nothing: whatever waits leaves.
+    news: Option<News>,
+    /// How long it can wait for company.
+    patience: Duration,
 }
 
 /// What the runner says.
@@ -66,13 +74,25 @@ impl Link {
 
     /// Never waits.
     pub fn tell(&self, news: News) {
+        let patience = patience(&news);
+        self.tell_within(news, patience);
+    }
+
+    /// The same of something that can wait for so long.
+    pub fn tell_within(&self, news: News, patience: Duration) {
         if may_be_dropped(&news) && self.waiting.load(Ordering::Relaxed) >= MOST_WAITING {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // Without a runner this process is about to end.
-        let _ = self.outgoing.send(news);
+        let _ = self.outgoing.send(Said { news: Some(news), patience });
+    }
+
+    /// Nothing waits any longer.
+    pub fn hurry(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _ = self.outgoing.send(Said { news: None, patience: Duration::ZERO });
     }
 }
 
@@ -111,39 +131,41 @@ fn may_be_dropped(news: &News) -> bool {
 
 /// What is to be said, and how much of it there is.
 struct Queue {
-    queue: mpsc::UnboundedReceiver<News>,
+    queue: mpsc::UnboundedReceiver<Said>,
     waiting: Arc<AtomicUsize>,
 }
 
 impl Queue {
-    async fn recv(&mut self) -> Option<News> {
-        let news = self.queue.recv().await?;
+    async fn recv(&mut self) -> Option<Said> {
+        let said = self.queue.recv().await?;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        Some(news)
+        Some(said)
     }
 
-    fn try_recv(&mut self) -> Option<News> {
-        let news = self.queue.try_recv().ok()?;
+    fn try_recv(&mut self) -> Option<Said> {
+        let said = self.queue.try_recv().ok()?;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        Some(news)
+        Some(said)
     }
 }
 
 async fn write(mut stream: OwnedWriteHalf, mut queue: Queue, dropped: Arc<AtomicU64>) {
+    let mut batch = Batch::default();
     let mut buffer = Vec::new();
-    while let Some(news) = queue.recv().await {
-        let mut until = put(news, &mut buffer);
+    while let Some(said) = queue.recv().await {
+        let mut until = put(said, &mut batch);
         while until > Instant::now()
-            && buffer.len() < ENOUGH
-            && let Ok(Some(news)) = timeout_at(until, queue.recv()).await
+            && batch.bytes() < ENOUGH
+            && let Ok(Some(said)) = timeout_at(until, queue.recv()).await
         {
-            until = until.min(put(news, &mut buffer));
+            until = until.min(put(said, &mut batch));
         }
-        while buffer.len() < ENOUGH
-            && let Some(news) = queue.try_recv()
+        while batch.bytes() < ENOUGH
+            && let Some(said) = queue.try_recv()
         {
-            put(news, &mut buffer);
+            put(said, &mut batch);
         }
+        batch.encode(&mut buffer);
         if stream.write_all(&buffer).await.is_err() {
             return;
         }
@@ -158,20 +180,55 @@ async fn write(mut stream: OwnedWriteHalf, mut queue: Queue, dropped: Arc<Atomic
 }
 
 /// Until when it can wait.
-fn put(news: News, buffer: &mut Vec<u8>) -> Instant {
-    let until = Instant::now() + patience(&news);
-    let message = FromFront { message: Some(news) };
-    let size = u32::try_from(message.encoded_len()).unwrap_or(u32::MAX);
-    buffer.extend(size.to_be_bytes());
-    message.encode(buffer).expect("a vector grows");
+fn put(said: Said, batch: &mut Batch) -> Instant {
+    let until = Instant::now() + said.patience;
+    said.news.into_iter().for_each(|news| batch.add(news));
     until
 }
 
 fn patience(news: &News) -> Duration {
     match news {
         News::Ended(_) | News::Load(_) | News::Unfit(_) => LATER,
-        News::Call(call) if call.promise != 0 => LATER,
-        News::Forwarded(Forwarded { outcome: Some(Outcome::Answered(_)), .. }) => AFTER_THE_ANSWER,
+        News::Call(call) if call.is_promised => LATER,
         _ => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::{FromFront, Gone};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn gone(id: u64) -> News {
+        News::Gone(Gone { id })
+    }
+
+    async fn heard(stream: &mut UnixStream) -> u64 {
+        let mut prefix = [0; PREFIX];
+        stream.read_exact(&mut prefix).await.unwrap();
+        let mut message = vec![0; u32::from_be_bytes(prefix) as usize];
+        stream.read_exact(&mut message).await.unwrap();
+        match FromFront::decode(message.as_slice()).unwrap().message {
+            Some(News::Gone(Gone { id })) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_can_wait_waits_for_what_cannot_or_until_it_is_hurried() {
+        let (ours, theirs) = StdUnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let mut runner = UnixStream::from_std(theirs).unwrap();
+        let (link, _orders, _writer) = open(ours.into()).unwrap();
+        link.tell_within(gone(1), HOUR);
+        link.tell_within(gone(2), Duration::ZERO);
+        assert_eq!([heard(&mut runner).await, heard(&mut runner).await], [1, 2]);
+        link.tell_within(gone(3), HOUR);
+        // Not in one go with what it is to move.
+        tokio::task::yield_now().await;
+        link.hurry();
+        assert_eq!(heard(&mut runner).await, 3);
     }
 }

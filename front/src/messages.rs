@@ -44,7 +44,7 @@ pub enum Order {
 /// What is said to the runner.
 #[derive(Clone, PartialEq, Message)]
 pub struct FromFront {
-    #[prost(oneof = "News", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "News", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub message: Option<News>,
 }
 
@@ -66,6 +66,8 @@ pub enum News {
     Unfit(Unfit),
     #[prost(message, tag = "8")]
     HealthAnswer(HealthAnswer),
+    #[prost(message, tag = "9")]
+    Served(Served),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -116,8 +118,8 @@ pub struct Call {
     pub timeout_seconds: Option<f64>,
     #[prost(message, repeated, tag = "5")]
     pub headers: Vec<Header>,
-    #[prost(uint64, tag = "6")]
-    pub promise: u64,
+    #[prost(bool, tag = "6")]
+    pub is_promised: bool,
     #[prost(uint64, tag = "7")]
     pub connection: u64,
     #[prost(double, tag = "8")]
@@ -194,28 +196,28 @@ pub struct Forward {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Promise {
-    #[prost(uint64, tag = "1")]
-    pub number: u64,
-    #[prost(string, tag = "2")]
+    #[prost(string, tag = "1")]
     pub image: String,
-    #[prost(uint64, tag = "3")]
+    #[prost(uint64, tag = "2")]
     pub connection: u64,
-    #[prost(string, tag = "4")]
+    #[prost(string, tag = "3")]
     pub address: String,
-    #[prost(string, tag = "5")]
+    #[prost(string, tag = "4")]
     pub authority: String,
-    #[prost(message, repeated, tag = "6")]
+    #[prost(message, repeated, tag = "5")]
     pub headers: Vec<Header>,
-    #[prost(double, tag = "7")]
+    #[prost(double, tag = "6")]
     pub valid_seconds: f64,
+    #[prost(uint64, tag = "7")]
+    pub calls: u64,
+    #[prost(uint64, tag = "8")]
+    pub calls_in_all: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Withdraw {
     #[prost(uint64, tag = "1")]
-    pub number: u64,
-    #[prost(string, tag = "2")]
-    pub image: String,
+    pub connection: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -226,6 +228,18 @@ pub struct Forwarded {
     pub connection: u64,
     #[prost(oneof = "Outcome", tags = "2, 3, 4")]
     pub outcome: Option<Outcome>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Served {
+    #[prost(string, tag = "1")]
+    pub image: String,
+    #[prost(uint64, tag = "2")]
+    pub connection: u64,
+    #[prost(uint64, tag = "3")]
+    pub message_bytes: u64,
+    #[prost(message, optional, tag = "4")]
+    pub answered: Option<Answered>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]

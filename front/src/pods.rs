@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -73,7 +73,18 @@ pub struct Pods {
 /// To one pod, by one way; made when it is needed.
 pub struct Connection {
     address: String,
+    /// Under way.
+    calls: AtomicU64,
     state: tokio::sync::Mutex<State>,
+}
+
+/// A call that is with a pod, or on its way there, for as long as this lives.
+pub struct Engaged(Arc<Connection>);
+
+impl Drop for Engaged {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -102,11 +113,11 @@ struct Sent<'a> {
 type Answer = Result<Bytes, Status>;
 
 /// Send a message to a pod, and wait for its answer, which has at most so many bytes.
-pub async fn forward(connection: Arc<Connection>, order: Forward, framed: Bytes, message_limit: usize) -> Passed {
+pub async fn forward(by: Engaged, order: Forward, framed: Bytes, message_limit: usize) -> Passed {
     let time = seconds(order.timeout_seconds);
     let (authority, headers) = (order.authority.as_str(), order.headers.as_slice());
     let message = Sent { method: METHOD, authority, headers, framed, limit: message_limit, time };
-    match timeout(time, connection.call(&message)).await {
+    match timeout(time, by.0.call(&message)).await {
         Ok(Ok(answer)) => answer.map_or_else(|ended| Passed::Status(status(&ended)), answered),
         Ok(Err(trouble)) => Passed::Trouble(trouble),
         Err(_) => Passed::Status(status(&Status::deadline_exceeded("the time of the call is over"))),
@@ -161,12 +172,23 @@ impl Pods {
     /// The one of that number.
     pub fn connection(&self, number: u64, address: &str) -> Arc<Connection> {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = || Arc::new(Connection { address: address.to_owned(), state: tokio::sync::Mutex::default() });
-        Arc::clone(connections.entry(number).or_insert_with(made))
+        let made = || Connection { address: address.to_owned(), calls: AtomicU64::new(0), state: <_>::default() };
+        Arc::clone(connections.entry(number).or_insert_with(|| Arc::new(made())))
     }
 }
 
 impl Connection {
+    /// One more call.
+    pub fn engage(connection: &Arc<Self>) -> Engaged {
+        connection.calls.fetch_add(1, Ordering::Relaxed);
+        Engaged(Arc::clone(connection))
+    }
+
+    /// How many calls it has.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
     async fn call(&self, message: &Sent<'_>) -> Result<Answer, Trouble> {
         let asked = Instant::now();
         let mut is_fresh = false;

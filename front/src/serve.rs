@@ -223,7 +223,11 @@ impl Control {
                     let connection = self.front.pods.connection(promise.connection, &promise.address);
                     self.front.promises.make(promise, connection);
                 }
-                Order::Withdraw(withdraw) => self.front.promises.withdraw(withdraw.number, &withdraw.image),
+                Order::Withdraw(withdraw) => {
+                    self.front.promises.withdraw(withdraw.connection);
+                    // Somebody may wait for what a call has left there.
+                    self.front.link.hurry();
+                }
                 Order::Forget(forget) => {
                     // Its image may be a local function's now.
                     self.front.promises.forget();
@@ -253,7 +257,7 @@ impl Control {
                     });
                 }
                 Order::Disconnect(disconnect) => {
-                    self.front.promises.disconnected(disconnect.connection);
+                    self.front.promises.withdraw(disconnect.connection);
                     self.front.pods.disconnect(disconnect.connection);
                 }
                 Order::Configure(_) => return Err(io::Error::other("the runner configures twice")),

@@ -11,7 +11,8 @@ from typing import Literal
 
 import pytest
 
-from support.front import built_front
+from support.client import Client
+from support.front import PlayedRunner, built_front, played_runner
 from support.processes import children
 from support.runner import RunnerProcess, write_config, write_function
 from support.wrapper import built_wrapper
@@ -53,6 +54,26 @@ class Installation:
             pass_fds=pass_fds,
         )
         return self._stack.enter_context(runner)
+
+
+@pytest.fixture(scope="session")
+def front() -> Path:
+    """The program."""
+    return built_front()
+
+
+@pytest.fixture
+async def runner(front: Path) -> AsyncIterator[PlayedRunner]:
+    """One that a test plays, with the real front."""
+    async with played_runner(front) as played:
+        yield played
+
+
+@pytest.fixture
+async def client(runner: PlayedRunner) -> AsyncIterator[Client]:
+    """A caller of that front."""
+    async with Client(runner.address) as caller:
+        yield caller
 
 
 @pytest.fixture(params=["python", "front"])

@@ -17,42 +17,18 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from krm_runner.rpc._generated import front_pb2
 from krm_runner.rpc._generated.evaluator_pb2 import EvaluateFunctionRequest, EvaluateFunctionResponse
 from support.client import METHOD, Client, answer_of, check_health, watch_health
-from support.front import PlayedRunner, built_front, configuration, played_runner
-from support.processes import command_lines, eventually, open_connections, open_descriptors, resident_kib
+from support.front import PlayedRunner, configuration, played_runner
+from support.processes import command_lines, eventually, open_descriptors, resident_kib
 from support.runner import write_function
-from support.server import free_port
-from support.wrapper import WrapperProcess
 
 Upload = grpc.aio.StreamUnaryCall[bytes, bytes]
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 IMAGE = "example.com/test/copy:v1"
 
 
-@pytest.fixture(scope="session")
-def front() -> Path:
-    return built_front()
-
-
-@pytest.fixture
-async def runner(front: Path) -> AsyncIterator[PlayedRunner]:
-    async with played_runner(front) as played:
-        yield played
-
-
-@pytest.fixture
-async def client(runner: PlayedRunner) -> AsyncIterator[Client]:
-    async with Client(runner.address) as caller:
-        yield caller
-
-
 def run(call: front_pb2.Call, path: Path, *, remember: bool = True, standby: int = 0) -> dict[str, front_pb2.Run]:
     order = front_pb2.Run(id=call.id, function=path.name, path=bytes(path), remember=remember, standby=standby)
     return {"run": order}
-
-
-def forward(call: front_pb2.Call, address: str, *, connection: int = 1) -> dict[str, front_pb2.Forward]:
-    order = front_pb2.Forward(id=call.id, connection=connection, address=address, timeout_seconds=30)
-    return {"forward": order}
 
 
 async def test_the_runner_is_asked_once_for_an_image_and_again_when_it_forgets(
@@ -196,211 +172,6 @@ async def test_a_compressed_request_is_understood(
     runner.say(**run((await runner.hear("call")).call, copy))
     assert (await asked).resource_list == large
     assert len(gzip.compress(large)) < len(large) // 10
-
-
-async def test_a_pods_answer_is_passed_on_byte_for_byte(
-    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
-) -> None:
-    function = write_function(tmp_path, "function", "#!/bin/sh\necho in a pod >&2\nexec cat\n")
-    large = LIST + b"# a line of a package that is not small\n" * 100_000
-    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
-        for content in (LIST, large):
-            asked = client.start(IMAGE, content)
-            call = (await runner.hear("call")).call
-            runner.say(**forward(call, pod.address))
-            answer = await answer_of(asked)
-            assert (answer.code, answer.resource_list, answer.log) == ("OK", content, b"in a pod\n")
-            forwarded = (await runner.hear("forwarded")).forwarded
-            assert (forwarded.id, forwarded.answered.log_bytes) == (call.id, len(b"in a pod\n"))
-            assert forwarded.answered.response_bytes > len(content)
-            assert forwarded.answered.seconds > 0
-
-
-async def test_what_a_pod_refuses_is_for_the_runner_to_tell(
-    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
-) -> None:
-    function = write_function(tmp_path, "function", "#!/bin/sh\necho no >&2\nexit 3\n")
-    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
-        asked = client.start(IMAGE, LIST)
-        call = (await runner.hear("call")).call
-        runner.say(**forward(call, pod.address))
-        status = (await runner.hear("forwarded")).forwarded.status
-        assert status.code == grpc.StatusCode.INTERNAL.value[0]
-        assert "failed with exit code 3" in status.message
-        assert Status.FromString(status.details).message == status.message
-        runner.say(refuse=front_pb2.Refuse(id=call.id, code=13, message="in the runner's words"))
-        assert (await answer_of(asked)).message == "in the runner's words"
-
-
-@pytest.mark.parametrize(
-    ("address", "why", "is_unnamed"),
-    [
-        ("localhost:{free}", "its port refuses connections", False),
-        ("no-such-pod.invalid:9446", "the name no-such-pod.invalid is not known", True),
-        ("no-such-pod.invalid.:9446", "the name no-such-pod.invalid is not known", True),
-    ],
-)
-async def test_a_pod_that_is_not_there_is_told_and_the_call_may_go_to_another(  # noqa: PLR0917 - fixtures
-    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path, address: str, why: str, is_unnamed: bool
-) -> None:
-    function = write_function(tmp_path, "function", "#!/bin/sh\nexec cat\n")
-    asked = client.start(IMAGE, LIST)
-    call = (await runner.hear("call")).call
-    runner.say(**forward(call, address.format(free=free_port())))
-    trouble = (await runner.hear("forwarded")).forwarded.trouble
-    assert (trouble.why, trouble.reached, trouble.is_unnamed) == (why, False, is_unnamed)
-    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
-        runner.say(**forward(call, pod.address, connection=2))
-        assert (await answer_of(asked)).code == "OK"
-
-
-async def test_a_pod_that_is_lost_in_the_call_may_have_reached_its_function(
-    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
-) -> None:
-    slow = write_function(tmp_path, "slow", "#!/bin/sh\nsleep 25.4712\n")
-    with WrapperProcess("--standby=0", "--", str(slow), program=str(wrapper_server)) as pod:
-        asked = client.start(IMAGE, LIST)
-        call = (await runner.hear("call")).call
-        runner.say(**forward(call, pod.address))
-        await eventually(lambda: "sleep 25.4712" in command_lines(), what="the function runs")
-        pod.process.kill()
-        trouble = (await runner.hear("forwarded")).forwarded.trouble
-        assert (trouble.why, trouble.reached) == ("its connection broke in the middle of the call", True)
-        runner.say(refuse=front_pb2.Refuse(id=call.id, code=14, message="lost"))
-        assert (await answer_of(asked)).code == "UNAVAILABLE"
-
-
-async def test_a_second_pod_takes_the_place_of_the_first(
-    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
-) -> None:
-    slow = write_function(tmp_path, "slow", "#!/bin/sh\nsleep 4713.25\n")
-    copy = write_function(tmp_path, "copy", "#!/bin/sh\nexec cat\n")
-    with (
-        WrapperProcess("--standby=0", "--", str(slow), program=str(wrapper_server)) as first,
-        WrapperProcess("--standby=0", "--", str(copy), program=str(wrapper_server)) as second,
-    ):
-        asked = client.start(IMAGE, LIST)
-        call = (await runner.hear("call")).call
-        runner.say(**forward(call, first.address))
-        await eventually(lambda: "sleep 4713.25" in command_lines(), what="the first function runs")
-        runner.say(**forward(call, second.address, connection=2))
-        assert (await answer_of(asked)).code == "OK"
-        await eventually(lambda: "sleep 4713.25" not in command_lines(), what="the first function is gone")
-
-
-PROMISE = 7
-
-
-async def promise(runner: PlayedRunner, address: str, *, seconds: float = 60) -> None:
-    """One that the front has heard."""
-    message = front_pb2.Promise(number=PROMISE, image=IMAGE, connection=3, address=address, valid_seconds=seconds)
-    runner.say(promise=message)
-    await heard(runner)
-
-
-async def heard(runner: PlayedRunner) -> None:
-    """Everything that was said is known to the front."""
-    runner.say(ask_health=front_pb2.AskHealth(id=1, connection=99, address=f"localhost:{free_port()}"))
-    await runner.hear("health_answer")
-
-
-async def test_a_promised_pod_has_the_next_call_and_only_that_before_the_runner_says_so(
-    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
-) -> None:
-    function = write_function(tmp_path, "function", "#!/bin/sh\nexec cat\n")
-    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
-        await promise(runner, pod.address)
-        other = client.start("example.com/test/another:v1", LIST)
-        stranger = (await runner.hear("call")).call
-        assert (stranger.promise, stranger.connection) == (0, 0)
-        runner.say(refuse=front_pb2.Refuse(id=stranger.id, code=5, message="not found"))
-        assert (await answer_of(other)).code == "NOT_FOUND"
-        assert (await client.evaluate(IMAGE, LIST, timeout=30)).resource_list == LIST
-        call = (await runner.hear("call")).call
-        assert (call.image, call.promise, call.connection) == (IMAGE, PROMISE, 3)
-        forwarded = (await runner.hear("forwarded")).forwarded
-        assert (forwarded.id, forwarded.connection, forwarded.answered.response_bytes > len(LIST)) == (call.id, 3, True)
-        asked = client.start(IMAGE, LIST)
-        call = (await runner.hear("call")).call
-        assert call.promise == 0
-        runner.say(**forward(call, pod.address, connection=3))
-        assert (await answer_of(asked)).code == "OK"
-
-
-@pytest.mark.parametrize(
-    "news",
-    [
-        front_pb2.ToFront(withdraw=front_pb2.Withdraw(number=PROMISE, image=IMAGE)),
-        front_pb2.ToFront(disconnect=front_pb2.Disconnect(connection=3)),
-        front_pb2.ToFront(forget=front_pb2.Forget()),
-        None,
-    ],
-    ids=["withdrawn", "disconnected", "forgotten", "too late"],
-)
-async def test_a_promise_that_does_not_hold_any_more_is_a_question(
-    runner: PlayedRunner, client: Client, news: front_pb2.ToFront | None
-) -> None:
-    await promise(runner, f"localhost:{free_port()}", seconds=60 if news is not None else 0.01)
-    if news is not None:
-        runner.send(news)
-    await asyncio.sleep(0.02)
-    await heard(runner)
-    asked = client.start(IMAGE, LIST)
-    call = (await runner.hear("call")).call
-    assert (call.promise, call.connection) == (0, 0)
-    runner.say(refuse=front_pb2.Refuse(id=call.id, code=5, message="not found"))
-    assert (await answer_of(asked)).code == "NOT_FOUND"
-
-
-async def test_a_promised_pod_that_is_not_there_is_told_and_the_runner_has_the_last_word(
-    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
-) -> None:
-    function = write_function(tmp_path, "function", "#!/bin/sh\nexec cat\n")
-    await promise(runner, f"localhost:{free_port()}")
-    asked = client.start(IMAGE, LIST)
-    call = (await runner.hear("call")).call
-    forwarded = (await runner.hear("forwarded")).forwarded
-    assert (call.promise, forwarded.id, forwarded.connection) == (PROMISE, call.id, 3)
-    assert (forwarded.trouble.why, forwarded.trouble.reached) == ("its port refuses connections", False)
-    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server)) as pod:
-        runner.say(**forward(call, pod.address, connection=4))
-        assert (await answer_of(asked)).code == "OK"
-
-
-async def test_a_caller_that_leaves_its_promised_pod_is_told_behind_its_call(
-    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
-) -> None:
-    slow = write_function(tmp_path, "slow", "#!/bin/sh\nsleep 25.4713\n")
-    with WrapperProcess("--standby=0", "--", str(slow), program=str(wrapper_server)) as pod:
-        await promise(runner, pod.address)
-        asked = client.start(IMAGE, LIST)
-        await eventually(lambda: "sleep 25.4713" in command_lines(), what="the function runs")
-        # What waited for company is there all the same, and in its order.
-        call = (await runner.hear("call")).call
-        asked.cancel()
-        assert (await runner.hear("gone")).gone.id == call.id
-        await eventually(lambda: "sleep 25.4713" not in command_lines(), what="the function is gone")
-
-
-async def test_a_connection_lasts_and_one_that_broke_is_made_anew(
-    runner: PlayedRunner, client: Client, tmp_path: Path, wrapper_server: Path
-) -> None:
-    function = write_function(tmp_path, "function", "#!/bin/sh\nexec cat\n")
-    port = free_port()
-
-    async def evaluate() -> str:
-        asked = client.start(IMAGE, LIST)
-        runner.say(**forward((await runner.hear("call")).call, f"localhost:{port}"))
-        return (await answer_of(asked)).code
-
-    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server), port=port):
-        assert [await evaluate() for _ in range(3)] == ["OK"] * 3
-        assert len(open_connections(runner.process.pid, to=port)) == 1
-    with WrapperProcess("--standby=0", "--", str(function), program=str(wrapper_server), port=port):
-        assert await evaluate() == "OK"
-        runner.say(disconnect=front_pb2.Disconnect(connection=1))
-        await eventually(lambda: not open_connections(runner.process.pid, to=port), what="the connection is closed")
-        assert await evaluate() == "OK"
 
 
 async def test_who_asks_for_too_much_is_told_both_sizes(front: Path) -> None:

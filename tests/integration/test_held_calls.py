@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from krm_runner.core import image_ref
 from krm_runner.core.errors import (
@@ -23,6 +24,7 @@ from krm_runner.core.held_call import Destination, ForwardOutcome, NoAnswer, Pas
 from krm_runner.core.secret import Secret
 from krm_runner.evaluators.chain import ChainEvaluator
 from krm_runner.front.calls import FrontCalls
+from krm_runner.front.promises import FrontPromises
 from krm_runner.rpc._generated import front_pb2 as protocol
 from krm_runner.rpc._generated.front_pb2 import Forwarded, ToFront
 from krm_runner.rpc.call_record import CallTerms
@@ -41,7 +43,8 @@ class Holder:
 
     def __init__(self, outcome: ForwardOutcome | None = None) -> None:
         """Without an outcome, one never comes by itself."""
-        self.promise = self.connection = 0
+        self.is_promised = False
+        self.connection = 0
         self._outcome = outcome
         self._disconnected = asyncio.Event()
         self.forwards: list[tuple[Destination, tuple[tuple[str, str], ...]]] = []
@@ -178,6 +181,7 @@ class Reports(EvaluationMetrics):
         super().__init__(exporters.start(exporters.ExporterChoice()).meter)
         self.codes: list[str] = []
         self.sizes: list[tuple[int, int]] = []
+        self.is_unseen = False
 
     def evaluated(
         self,
@@ -190,7 +194,7 @@ class Reports(EvaluationMetrics):
         response_bytes: int,
         unseen: bool = False,
     ) -> None:
-        assert (image, runtime, unseen) == (IMAGE, "pod", False)
+        assert (image, runtime, unseen) == (IMAGE, "pod", self.is_unseen)
         self.codes.append(code)
         self.sizes.append((request_bytes, response_bytes))
 
@@ -297,8 +301,31 @@ async def test_an_answer_that_comes_between_two_pods(front: Front, said: list[To
 def promised_call(pod: WrapperChannel, *, timeout: float = 60) -> protocol.Call:
     destination, _ = pod.way
     asked = call(timeout=timeout)
-    asked.promise, asked.connection = 9, destination.connection
+    asked.is_promised, asked.connection = True, destination.connection
     return asked
+
+
+async def test_a_call_that_was_over_before_it_was_heard_of_is_reported(said: list[ToFront], reports: Reports) -> None:
+    heard: list[int] = []
+
+    def served(connection: int) -> str:
+        heard.append(connection)
+        return POD
+
+    promises = FrontPromises()
+    promises.listen(served)
+    terms = CallTerms(default_timeout=60, default_prefix="")
+    reports.is_unseen = True
+    calls = FrontCalls(
+        said.append, functions=None, others=None, metrics=reports, tracer=None, terms=terms, promises=promises
+    )
+    answer = protocol.Answered(response_bytes=12, log_bytes=3, seconds=0.25)
+    with capture_logs() as lines:
+        calls.served(protocol.Served(image=IMAGE, connection=4, message_bytes=300, answered=answer))
+    assert (heard, said, calls.under_way) == ([4], [], 0)
+    assert (reports.codes, reports.sizes) == (["OK"], [(300, 12)])
+    (line,) = lines
+    assert (line["image"], line["runtime"], line["seconds"], line["pod"]) == (IMAGE, "pod", 0.25, POD)
 
 
 @pytest.mark.parametrize("is_early", [True, False])

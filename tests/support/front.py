@@ -17,7 +17,7 @@ from support.machine import ROOT, missing
 FRONT = ROOT / "front" / "target" / "release" / "krm-front"
 _PATIENCE = 30
 
-Kind = Literal["ready", "call", "ended", "forwarded", "gone", "load", "health_answer"]
+Kind = Literal["ready", "call", "ended", "forwarded", "gone", "load", "health_answer", "served"]
 
 
 def built_front() -> Path:
@@ -70,17 +70,17 @@ class PlayedRunner:
         content = message.SerializeToString()
         self._writer.write(struct.pack(">I", len(content)) + content)
 
-    async def hear(self, kind: Kind) -> front_pb2.FromFront:
-        """The next message of that kind; others are kept for later."""
+    async def hear(self, *kinds: Kind) -> front_pb2.FromFront:
+        """The next message of one of these kinds; others are kept for later."""
         for message in self._news:
-            if message.WhichOneof("message") == kind:
+            if message.WhichOneof("message") in kinds:
                 self._news.remove(message)
                 return message
         while True:
             async with asyncio.timeout(_PATIENCE):
                 (size,) = struct.unpack(">I", await self._reader.readexactly(4))
                 message = front_pb2.FromFront.FromString(await self._reader.readexactly(size))
-            if message.WhichOneof("message") == kind:
+            if message.WhichOneof("message") in kinds:
                 return message
             self._news.append(message)
 

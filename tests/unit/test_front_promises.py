@@ -17,23 +17,24 @@ IMAGE = "example.com/some/function:v1"
 def promise(image: str = IMAGE) -> Promise:
     destination = Destination(4, "10.0.0.7:9446", "its-name:9446")
     headers = (("authorization", "Bearer word"),)
-    return Promise(3, image, image_ref.parse(image), destination, headers, 12.5)
+    return Promise(image, image_ref.parse(image), destination, headers, 12.5, 2, 1000)
 
 
 def test_a_promise_is_told_and_taken_back() -> None:
     said: list[ToFront] = []
     promises = FrontPromises()
     promises.promise(promise())
-    promises.withdraw(3, IMAGE)
+    promises.withdraw(4)
     assert said == [], "nobody is there"
     promises.open(said.append, None)
     promises.promise(promise())
-    promises.withdraw(3, IMAGE)
+    promises.withdraw(4)
     made, withdrawn = said[0].promise, said[1].withdraw
-    assert (made.number, made.image, made.connection, made.valid_seconds) == (3, IMAGE, 4, 12.5)
+    assert (made.image, made.connection, made.valid_seconds) == (IMAGE, 4, 12.5)
+    assert (made.calls, made.calls_in_all) == (2, 1000)
     assert (made.address, made.authority) == ("10.0.0.7:9446", "its-name:9446")
     assert [(header.name, header.value) for header in made.headers] == [("authorization", "Bearer word")]
-    assert (withdrawn.number, withdrawn.image) == (3, IMAGE)
+    assert withdrawn.connection == 4
 
 
 def test_a_local_function_comes_first_from_when_the_file_names_it() -> None:

@@ -348,11 +348,12 @@ def test_a_minimum_counts_from_when_it_is_asked_for() -> None:
 # --- decided ahead ------------------------------------------------------------------------------------------------
 
 
-def promise(name: str, until: float = 100.0) -> Promise:
-    return Promise(FUNCTION, name, until)
+def promise(name: str, until: float = 100.0, calls: int = LIMITS.waitlist) -> Promise:
+    return Promise(FUNCTION, name, until, calls, LIMITS.max_calls)
 
 
-WITHDRAWN = Withdraw(FUNCTION)
+def withdrawn(name: str) -> Withdraw:
+    return Withdraw(FUNCTION, name)
 
 
 def ahead(limits: Limits = LIMITS, *pods: str) -> Scene:
@@ -362,29 +363,62 @@ def ahead(limits: Limits = LIMITS, *pods: str) -> Scene:
     return scene
 
 
-def test_the_next_call_of_an_idle_function_is_promised_a_pod_and_counted_there() -> None:
+def test_calls_are_promised_every_ready_pod_and_counted_where_they_went() -> None:
     scene = ahead()
     assert scene.see("old-1", PodState.STARTING) == []
     assert scene.see("old-1", PodState.READY) == [promise("old-1")]
-    assert scene.see("old-2", PodState.READY) == [], "the one that rests longest is the next"
-    # The front has used it up: nothing is withdrawn.
+    assert scene.see("old-2", PodState.READY) == [promise("old-2")]
     assert scene.acquire("a", promised="old-1") == [Grant("a", "old-1")]
     assert scene.pool.pods(FUNCTION)["old-1"] == (PodState.READY, 1)
-    assert scene.acquire("b") == [Grant("b", "old-2")], "while there are calls, each is asked about"
-    assert scene.pool.leave("b", now=1) == []
-    assert scene.pool.leave("a", now=1) == [promise("old-2")], "equals take turns"
+    assert scene.acquire("b") == [Grant("b", "old-2")], "who asks is told where there are fewest"
+    assert scene.acquire("c", promised="old-1") == [Grant("c", "old-1")], "it holds for more than one"
+    assert [scene.pool.leave(ticket, now=1) for ticket in "abc"] == [[], [], []]
 
 
-def test_a_call_that_asks_takes_the_promise_back() -> None:
+def test_a_pod_may_have_any_number_of_calls_unasked_only_when_no_more_can_be_started() -> None:
+    scene = ahead(LIMITS, *(f"old-{number}" for number in range(1, LIMITS.max_pods)))
+    last = f"old-{LIMITS.max_pods}"
+    said = scene.see(last, PodState.STARTING)
+    assert said == [promise(f"old-{n}", calls=LIMITS.max_calls) for n in range(1, LIMITS.max_pods)]
+    assert scene.see(last, PodState.READY) == [promise(last, calls=LIMITS.max_calls)]
+    # There is room for another one: then it must be heard of when it is needed.
+    gone = scene.pool.gone(last, f"uid-{last}", FUNCTION, "gone", now=1)
+    assert gone == [withdrawn(last), *(promise(f"old-{n}") for n in range(1, LIMITS.max_pods))]
+
+
+def test_while_a_call_waits_nothing_is_promised() -> None:
     scene = ahead(LIMITS, "old-1")
-    assert scene.acquire("a") == [Grant("a", "old-1"), WITHDRAWN]
-    assert scene.pool.leave("a", now=1) == [promise("old-1")]
+    for ticket in ("a", "b"):
+        assert scene.acquire(ticket, promised="old-1") == [Grant(ticket, "old-1")]
+    assert scene.acquire("c") == [StartPod("old-2", FUNCTION, OLD, 100.0), withdrawn("old-1")]
+    granted = scene.pool.leave("a", now=1)
+    assert granted == [Grant("c", "old-1"), promise("old-1")], "what gets free is for who waits"
+    assert scene.acquire("d") == [withdrawn("old-1")]
+    assert scene.pool.leave("d", now=1) == [promise("old-1")], "it gave up"
+
+
+def test_a_pod_is_promised_for_as_long_as_it_stays() -> None:
+    scene = ahead(LIMITS, "old-1")
+    scene.acquire("a", promised="old-1")
+    assert scene.pool.leave("a", now=10) == []
+    scene.acquire("b", promised="old-1")
+    extended = scene.pool.leave("b", now=50)
+    assert extended == [ExtendTtl("old-1", "uid-old-1", 150.0), promise("old-1", until=150.0)]
+
+
+def test_a_call_that_was_over_before_it_was_heard_of_extends_its_pod() -> None:
+    scene = ahead(LIMITS, "old-1")
+    assert scene.pool.used("old-1", "uid-old-1", FUNCTION, now=10) == []
+    extended = scene.pool.used("old-1", "uid-old-1", FUNCTION, now=50)
+    assert extended == [ExtendTtl("old-1", "uid-old-1", 150.0), promise("old-1", until=150.0)]
+    assert scene.pool.pods(FUNCTION) == {"old-1": (PodState.READY, 0)}
+    assert scene.pool.used("old-1", "uid-of-another", FUNCTION, now=90) == [], "its pod is gone"
 
 
 @pytest.mark.parametrize("state", [PodState.UNREACHABLE, PodState.LEAVING])
 def test_a_pod_that_is_not_ready_any_more_is_not_promised(state: PodState) -> None:
     scene = ahead(LIMITS, "old-1")
-    assert scene.see("old-1", state) == [WITHDRAWN]
+    assert scene.see("old-1", state) == [withdrawn("old-1")]
     # A call that was quicker is where it is.
     assert scene.acquire("a", promised="old-1") == [Grant("a", "old-1")]
     assert scene.pool.pods(FUNCTION)["old-1"] == (state, 1)
@@ -395,26 +429,26 @@ def test_another_pod_of_the_same_name_is_promised_anew() -> None:
     assert scene.see("old-1", PodState.READY, uid="another") == [promise("old-1")]
 
 
-def test_a_pod_that_fails_or_goes_is_replaced_in_the_promise_and_forgotten_by_its_call() -> None:
+def test_a_pod_that_fails_or_goes_is_withdrawn_and_forgotten_by_its_call() -> None:
     scene = ahead(LIMITS, "old-1", "old-2")
     failed = scene.pool.failed("old-1", "uid-old-1", FUNCTION, "died", now=1)
-    assert failed == [DeletePod("old-1", "uid-old-1", "died"), promise("old-2")]
-    assert scene.pool.gone("old-2", "uid-old-2", FUNCTION, "gone", now=1) == [WITHDRAWN]
+    assert failed == [DeletePod("old-1", "uid-old-1", "died"), withdrawn("old-1")]
+    assert scene.pool.gone("old-2", "uid-old-2", FUNCTION, "gone", now=1) == [withdrawn("old-2")]
     # Its pod is not known any more: it is a call like any other.
     assert scene.acquire("a", promised="old-2") == [StartPod("old-1", FUNCTION, OLD, 100.0)]
 
 
 def test_another_version_takes_the_promise_back_however_it_is_heard_of() -> None:
     scene = ahead(LIMITS, "old-1")
-    assert scene.pool.want(FUNCTION, NEW, now=1) == [WITHDRAWN]
+    assert scene.pool.want(FUNCTION, NEW, now=1) == [withdrawn("old-1")]
     assert scene.pool.want(FUNCTION, OLD, now=1) == [promise("old-1")]
     warmed = scene.pool.warm_up(FUNCTION, NEW, LIMITS, now=1)
-    assert warmed == [StartPod("new-1", FUNCTION, NEW, 101.0), WITHDRAWN]
+    assert warmed == [StartPod("new-1", FUNCTION, NEW, 101.0), withdrawn("old-1")]
 
 
 def test_what_is_collected_is_promised_to_nobody() -> None:
     scene = ahead(LIMITS, "old-1")
-    assert scene.pool.collect(now=101) == [DeletePod("old-1", "uid-old-1", "expired"), WITHDRAWN]
+    assert scene.pool.collect(now=101) == [DeletePod("old-1", "uid-old-1", "expired"), withdrawn("old-1")]
     kept = scene.pool.kept("old-1", "uid-old-1", FUNCTION, state=PodState.READY, now=102)
     assert kept == [promise("old-1")]
 
@@ -425,7 +459,7 @@ def test_a_promised_call_is_not_refused_and_a_pod_without_room_is_not_promised()
     assert scene.acquire("b") == [Refuse("b", None)]
     scene.pool.leave("a", now=1)
     full = Limits(waitlist=0, max_pods=1, max_calls=1, ttl=100)
-    assert scene.pool.limit(FUNCTION, full, now=1) == [WITHDRAWN]
+    assert scene.pool.limit(FUNCTION, full, now=1) == [withdrawn("old-1")]
 
 
 def test_nobody_is_told_who_does_not_ask() -> None:

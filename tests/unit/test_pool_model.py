@@ -50,8 +50,8 @@ class PoolModel(RuleBasedStateMachine):
         self.limits = LIMITS
         self.is_kept_ready = False
         self.states: dict[str, tuple[str, PodState]] = {}
-        self.promised: tuple[str, str] | None = None
-        """Name and uid, as somebody has it who was told."""
+        self.promised: dict[str, Promise] = {}
+        """What somebody has who was told."""
 
     def perform(self, effects: Effects[int]) -> None:
         for effect in effects:
@@ -89,10 +89,10 @@ class PoolModel(RuleBasedStateMachine):
                 self.written[uid] = until
             case Promise(function, name):
                 assert function == FUNCTION
-                self.promised = name, self.pods[name][0]
-            case Withdraw(function):
-                assert (function, self.promised is not None) == (FUNCTION, True)
-                self.promised = None
+                self.promised[name] = effect
+            case Withdraw(function, name):
+                assert function == FUNCTION
+                del self.promised[name]
 
     def see(self, name: str) -> None:
         uid, version, state = self.pods[name]
@@ -118,12 +118,12 @@ class PoolModel(RuleBasedStateMachine):
         self.perform(self.pool.acquire(self.last_ticket, FUNCTION, self.version, self.limits, now=self.now))
         return self.last_ticket
 
-    @rule(target=tickets)
-    def a_call_comes_with_what_it_was_promised(self) -> int:
+    @rule(target=tickets, index=st.integers(0, 9))
+    def a_call_comes_from_where_it_was_promised_to_go(self, index: int) -> int:
         self.last_ticket += 1
-        ticket, promised = self.last_ticket, self.promised
-        self.promised, self.wanted = None, self.version
-        name = promised[0] if promised is not None else ""
+        ticket, names = self.last_ticket, sorted(self.promised)
+        self.wanted = self.version
+        name = names[index % len(names)] if names else ""
         effects = self.pool.acquire(ticket, FUNCTION, self.version, self.limits, now=self.now, promised=name)
         if name:
             # It is there already, and only counted.
@@ -133,6 +133,11 @@ class PoolModel(RuleBasedStateMachine):
             self.waiting.add(ticket)
         self.perform(effects)
         return ticket
+
+    @rule(index=st.integers(0, 9))
+    def a_promised_call_was_over_before_it_was_heard_of(self, index: int) -> None:
+        if name := self.named(index, PodState.READY):
+            self.perform(self.pool.used(name, self.pods[name][0], FUNCTION, now=self.now))
 
     @rule(ticket=consumes(tickets))
     def a_call_ends_or_gives_up(self, ticket: int) -> None:
@@ -228,13 +233,13 @@ class PoolModel(RuleBasedStateMachine):
         assert held == len(self.granted)
 
     @invariant()
-    def who_is_told_knows_which_pod_the_next_call_gets(self) -> None:
+    def who_is_told_knows_where_the_next_call_may_go(self) -> None:
         ours = {name: state for name, (_, version, state) in self.pods.items() if version == self.wanted}
-        can_be_told = not self.waiting and not self.granted and PodState.READY in ours.values()
-        assert (self.promised is not None) == can_be_told
-        if self.promised is not None:
-            name, uid = self.promised
-            assert (ours[name], self.pods[name][0]) == (PodState.READY, uid)
+        ready = {name for name, state in ours.items() if state is PodState.READY}
+        assert set(self.promised) == (set() if self.waiting else ready)
+        counted = [state for state in ours.values() if state in COUNTED]
+        most = LIMITS.waitlist if len(counted) < LIMITS.max_pods else LIMITS.max_calls
+        assert all(said.calls == most for said in self.promised.values())
 
     @invariant()
     def pods_move_as_the_table_says(self) -> None:

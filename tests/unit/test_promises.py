@@ -1,18 +1,20 @@
-"""Which promises of pods hold, for how long, and what a call that used one says by it."""
+"""Which promises of pods are told, for how long they hold, and what a call that went by one says."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
 from krm_runner.core import image_ref
 from krm_runner.core.held_call import Destination, NoAnswer, Promise
 from krm_runner.core.pod_template import built_in_template
+from krm_runner.core.pool_terms import Promise as PromisedPod
 from krm_runner.core.wrapper_delivery import InitContainer
 from krm_runner.pods.lease import Wanted
-from krm_runner.pods.promises import Promises
+from krm_runner.pods.promises import Promises, Way
 
 REFERENCE = image_ref.parse("example.com/some/function:v1")
 FUNCTION = REFERENCE.canonical
@@ -20,15 +22,15 @@ TEMPLATE = built_in_template(delivery=InitContainer("example.com/wrapper:v1"), m
 HEADERS = (("authorization", "Bearer word"),)
 
 
-def way(connection: int) -> tuple[Destination, tuple[tuple[str, str], ...]]:
+def way(connection: int) -> Way:
     return Destination(connection, "10.0.0.7:9446", "its-name:9446"), HEADERS
 
 
 class Call:
-    """One that is held, and on its way by a promise."""
+    """One that is held."""
 
-    def __init__(self, promise: int, connection: int) -> None:
-        self.promise = promise
+    def __init__(self, connection: int, *, is_promised: bool = True) -> None:
+        self.is_promised = is_promised
         self.connection = connection
 
     async def forward(
@@ -45,13 +47,16 @@ class Told:
 
     def __init__(self) -> None:
         self.promises: list[Promise] = []
-        self.withdrawn: list[tuple[int, str]] = []
+        self.withdrawn: list[int] = []
 
     def promise(self, promise: Promise) -> None:
         self.promises.append(promise)
 
-    def withdraw(self, number: int, image: str) -> None:
-        self.withdrawn.append((number, image))
+    def withdraw(self, connection: int) -> None:
+        self.withdrawn.append(connection)
+
+    def listen(self, served: Callable[[int], str]) -> None:
+        """No call is served here."""
 
 
 @pytest.fixture
@@ -64,7 +69,11 @@ def promises(told: Told) -> Promises[str]:
     return Promises(told, clock=lambda: 1000.0)
 
 
-def wanted(seconds: float, spelling: str = "function:v1") -> Wanted:
+def said(name: str = "one", until: float = 1900) -> PromisedPod:
+    return PromisedPod(FUNCTION, name, until, 2, 1000)
+
+
+def wanted(seconds: float = 60, spelling: str = "function:v1") -> Wanted:
     fresh_until = asyncio.get_running_loop().time() + seconds
     return Wanted(REFERENCE, "sha256:1", TEMPLATE, None, spelling=spelling, fresh_until=fresh_until)
 
@@ -73,62 +82,62 @@ def wanted(seconds: float, spelling: str = "function:v1") -> Wanted:
 async def test_a_promise_holds_as_long_as_the_pod_and_what_is_known_of_the_image(
     told: Told, promises: Promises[str], fresh: float, until: float, seconds: float
 ) -> None:
-    promises.make(wanted(fresh), "one", way(4), until=until)
+    promises.make(said(until=until), "one", lambda: way(4), wanted(fresh))
     (made,) = told.promises
     assert (made.image, made.reference, made.destination, made.headers) == ("function:v1", REFERENCE, *way(4))
+    assert (made.calls, made.calls_in_all) == (2, 1000)
     assert made.seconds == pytest.approx(seconds, abs=0.5)
 
 
 @pytest.mark.parametrize(("fresh", "until"), [(-1, 1900), (60, 1000.5)])
-async def test_what_would_not_hold_is_not_promised(
-    told: Told, promises: Promises[str], fresh: float, until: float
-) -> None:
-    promises.make(wanted(fresh), "one", way(4), until=until)
-    assert told.promises == []
+async def test_what_would_not_hold_is_not_told(told: Told, promises: Promises[str], fresh: float, until: float) -> None:
+    promises.make(said(until=until), "one", lambda: way(4), wanted(fresh))
+    promises.withdraw(FUNCTION, "one")
+    assert (told.promises, told.withdrawn) == ([], [])
 
 
-async def test_another_spelling_takes_the_place_of_the_first(told: Told, promises: Promises[str]) -> None:
-    promises.make(wanted(60), "one", way(4), until=1900)
-    promises.make(wanted(60, "example.com/some/function:v1"), "two", way(5), until=1900)
-    first, second = told.promises
-    assert told.withdrawn == [(first.number, "function:v1")]
-    assert promises.used(FUNCTION, Call(second.number, 5)) == "two"
-    assert len(told.withdrawn) == 1, "what was used is not withdrawn"
+async def test_who_asks_is_told_all_of_them_as_it_writes_the_image(told: Told, promises: Promises[str]) -> None:
+    promises.make(said("one"), "one", lambda: way(4), None)
+    promises.make(said("two"), "two", lambda: way(5), None)
+    assert told.promises == [], "nobody has looked what the image is"
+    for spelling in ("function:v1", "example.com/some/function:v1"):
+        told.promises.clear()
+        promises.asked(wanted(spelling=spelling))
+        assert [(made.image, made.destination.connection) for made in told.promises] == [(spelling, 4), (spelling, 5)]
 
 
-async def test_a_call_that_used_an_earlier_one_is_known_and_takes_the_later_one_back(
-    told: Told, promises: Promises[str]
-) -> None:
-    promises.make(wanted(60), "one", way(4), until=1900)
-    promises.make(wanted(60), "two", way(5), until=1900)
-    first, second = told.promises
-    assert promises.used(FUNCTION, Call(first.number, 4)) == "one"
-    assert told.withdrawn == [(first.number, "function:v1"), (second.number, "function:v1")]
+async def test_the_way_is_the_one_of_now(told: Told, promises: Promises[str]) -> None:
+    ways = [way(4)]
+    promises.make(said(), "one", lambda: ways[-1], wanted())
+    ways.append(way(7))
+    promises.asked(wanted())
+    assert [made.destination.connection for made in told.promises] == [4, 7]
+    promises.withdraw(FUNCTION, "one")
+    assert told.withdrawn == [7], "of the first one it was said that it is not used any more"
 
 
-async def test_one_that_was_withdrawn_may_have_been_used_before(told: Told, promises: Promises[str]) -> None:
-    promises.make(wanted(60), "one", way(4), until=1900)
-    (made,) = told.promises
-    promises.withdraw(FUNCTION)
-    promises.withdraw(FUNCTION)
-    assert told.withdrawn == [(made.number, "function:v1")], "said once"
-    assert promises.used(FUNCTION, Call(made.number, 4)) == "one"
-    assert promises.used(FUNCTION, Call(0, 4)) is None, "it was not on its way"
-    assert promises.used(FUNCTION, Call(made.number, 7)) is None
+async def test_what_is_withdrawn_is_not_told_again_and_may_have_been_used(told: Told, promises: Promises[str]) -> None:
+    promises.make(said(), "one", lambda: way(4), wanted())
+    promises.withdraw(FUNCTION, "one")
+    promises.withdraw(FUNCTION, "one")
+    promises.asked(wanted())
+    assert (len(told.promises), told.withdrawn) == (1, [4])
+    assert promises.used(Call(4)) == "one"
+    assert promises.used(Call(4, is_promised=False)) is None, "it was not on its way"
+    assert promises.used(Call(7)) is None
 
 
-async def test_nothing_is_promised_any_more_to_functions_that_are_gone(told: Told, promises: Promises[str]) -> None:
-    promises.make(wanted(60), "one", way(4), until=1900)
-    promises.forget_others([FUNCTION])
-    assert told.withdrawn == []
-    promises.forget_others([])
-    (made,) = told.promises
-    assert told.withdrawn == [(made.number, "function:v1")]
+async def test_another_pod_of_the_same_name_takes_the_place_of_the_first(told: Told, promises: Promises[str]) -> None:
+    promises.make(said(), "first", lambda: way(4), wanted())
+    promises.make(said(until=1950), "first", lambda: way(4), wanted())
+    assert told.withdrawn == [], "it is the same, with another time"
+    promises.make(said(), "second", lambda: way(5), wanted())
+    assert told.withdrawn == [4]
+    assert [promises.used(Call(connection)) for connection in (4, 5)] == ["first", "second"]
 
 
-async def test_no_more_pods_are_remembered_than_there_may_be(told: Told, promises: Promises[str]) -> None:
+async def test_no_more_pods_are_remembered_than_there_may_be(promises: Promises[str]) -> None:
     for connection in range(1, 1100):
-        promises.make(wanted(60), f"pod-{connection}", way(connection), until=1900)
-    last = told.promises[-1]
-    assert promises.used(FUNCTION, Call(last.number, 1)) is None
-    assert promises.used(FUNCTION, Call(last.number, 1099)) == "pod-1099"
+        promises.make(said(f"pod-{connection}"), f"pod-{connection}", partial(way, connection), wanted())
+    assert promises.used(Call(1)) is None
+    assert promises.used(Call(1099)) == "pod-1099"

@@ -83,6 +83,7 @@ class FrontPort:
             link.send,
             functions=local,
             others=ChainEvaluator(others) if others else None,
+            promises=promises,
             metrics=metrics,
             tracer=tracer,
             terms=CallTerms(

@@ -1,13 +1,13 @@
 """A call whose message is held by somebody else, who can send it on to where this process says; and ask there first.
 
 The resource list never comes here: whoever has a request with a HeldCall says where it goes, and hears what became of
-it. An answer goes to the caller without coming by; everything else is for us to decide. Where a call is to go may be
-said before it comes (a Promise): then it is on its way there when it is heard of.
+it. An answer goes to the caller without coming by; everything else is for us to decide. Where calls may go can be said
+before they come (promises): such a call is on its way, or over, when it is heard of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,27 +62,34 @@ ForwardOutcome = PassedOn | ReturnedStatus | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The next call of an image may be sent there before anybody was asked; one call, and for so long."""
+    """Calls of an image may be sent there before anybody was asked, for so long; see `core.pool_terms.Promise`."""
 
-    number: int
-    """Never used again."""
     image: str
     """As callers write it."""
     reference: ImageRef
     destination: Destination
     headers: Sequence[tuple[str, str]]
     seconds: float
+    calls: int
+    """At once, on that connection."""
+    calls_in_all: int
+    """At once, by all promises for the image."""
 
 
 class NextCalls(Protocol):
-    """Whoever holds calls, and sends them where they were promised to go."""
+    """Whoever holds calls, and sends them where it was promised that they may go."""
 
     def promise(self, promise: Promise) -> None:
         """Nobody needs to keep it: a call that did not go there is asked about."""
         ...
 
-    def withdraw(self, number: int, image: str) -> None:
-        """It does not hold any more, but for a call that is on its way already."""
+    def withdraw(self, connection: int) -> None:
+        """No call goes there unasked any more, whatever its image; one may be on its way already."""
+        ...
+
+    def listen(self, served: Callable[[int], str]) -> None:
+        """From now on that is told of every call that went by a promise and was over before it was heard of: on which
+        connection it was; it answers with the pod's name."""
         ...
 
 
@@ -90,8 +97,8 @@ class HeldCall(Protocol):
     """One such call."""
 
     @property
-    def promise(self) -> int:
-        """The one by which it is on its way, as long as nobody has asked what became of that; 0: none."""
+    def is_promised(self) -> bool:
+        """Whether it went where it is by a promise, and nobody has asked yet what became of it there."""
         ...
 
     @property

@@ -15,9 +15,10 @@ The rules:
   that is held up stays, but nobody waits for it, and no other is started beside it.
 - A pod that somebody deletes while it starts is replaced, the first time at once.
 - A call that gives up holds nothing; the pod that was being started for it goes on, and serves the next one.
-- Which pod the next call of a function gets is known before it comes while the function has no calls. Who asks for it
-  (`looks_ahead`) is told so, and told when that does not hold any more; a call that went there by such a promise is
-  where it is, and only counted.
+- While nobody waits, it is known before a call comes where it may go: to the least loaded ready pod, as long as that
+  has fewer calls than `waitlist`, or when no more pods may be started. Who asks for it (`looks_ahead`) is told so
+  (promises), and told when that does not hold any more; a call that went to a pod by such a promise is where it is, and
+  only counted.
 - A function that is kept ready has so many pods with room for a call as its `min_ready` says, or on their way, as far
   as `max_pods` allows: one that is lost, or busy to its limit, is made up for before a call needs it.
 - A pod without calls is deleted when its time (`reclaim_after`) is over, one with calls never; using a pod extends its
@@ -77,8 +78,6 @@ class Pool(Generic[Ticket]):
         stays there, if that is still known."""
         wanted = self._wanted(function, version, limits)
         if (pod := wanted.pods.get(promised)) is not None:
-            if pod is wanted.ahead:
-                wanted.ahead = None
             return [self._give(wanted, pod, ticket), *self._dispatch(wanted, now)]
         if len(wanted.waiting) + wanted.calls_on_pods >= limits.max_calls:
             return [Refuse(ticket, None), *self._look_ahead(wanted)]
@@ -93,9 +92,16 @@ class Pool(Generic[Ticket]):
             return []
         if pod is None:
             del function.waiting[ticket]
-            return []
+            return list(self._look_ahead(function))
         function.give_back(pod, ticket)
         return [*self._extend(function, pod, now), *self._dispatch(function, now)]
+
+    def used(self, name: str, uid: str, function: str, *, now: float) -> Effects[Ticket]:
+        """A call went to the pod by a promise, and is over; there is nothing left to count."""
+        known, pod = self._find(name, uid, function)
+        if known is None or pod is None:
+            return []
+        return [*self._extend(known, pod, now), *self._look_ahead(known)]
 
     def warm_up(self, function: str, version: Version, limits: Limits, *, now: float) -> Effects[Ticket]:
         """See that the function has a pod, though nobody calls it."""
@@ -115,7 +121,7 @@ class Pool(Generic[Ticket]):
         known = self._functions.get(function)
         if known is None:
             return []
-        known.limits = limits
+        known.limit(limits)
         return list(self._dispatch(known, now))
 
     def want(self, function: str, version: Version, *, now: float) -> Effects[Ticket]:
@@ -144,7 +150,7 @@ class Pool(Generic[Ticket]):
             self._names.add(seen.name)
         pod.uid = seen.uid
         # Whoever extended it last, it lives as long as the later of the two says.
-        pod.reclaim_after = max(pod.reclaim_after, seen.reclaim_after or 0.0)
+        function.extend(pod, seen.reclaim_after or 0.0)
         if seen.reclaim_after is not None:
             pod.has_no_time = False
         elif not pod.has_no_time:
@@ -224,6 +230,7 @@ class Pool(Generic[Ticket]):
                     if pod.calls:
                         effects += self._extend(function, pod, now)
             effects += self._replenish(function, now)
+            effects += self._look_ahead(function)
             if not function.pods and not function.waiting and now >= function.restart_after:
                 del self._functions[function.name]
         for name in [name for name, until in self._taken.items() if until <= now]:
@@ -295,7 +302,7 @@ class Pool(Generic[Ticket]):
         if function is None:
             function = self._functions[name] = Function[Ticket](name, version, limits)
         function.want(version)
-        function.limits = limits
+        function.limit(limits)
         return function
 
     def _find(self, name: str, uid: str, function: str) -> tuple[Function[Ticket] | None, Pod[Ticket] | None]:
@@ -328,15 +335,26 @@ class Pool(Generic[Ticket]):
                 yield Refuse(ticket, held_up.why if held_up else function.failure)
 
     def _look_ahead(self, function: Function[Ticket]) -> Iterator[Promise | Withdraw]:
-        """Say what is known of the next call, if it is something else than before."""
+        """Say what is known of the next calls, if it is something else than before."""
         if not self._looks_ahead:
             return
-        is_decided = function.is_idle and function.limits.waitlist > 0
-        pod = function.ready.best() if is_decided else None
-        if pod is function.ahead:
+        # Who waits has a right to what gets free.
+        is_open = not function.waiting and function.limits.waitlist > 0
+        if function.is_settled if is_open else not function.promised:
             return
-        function.ahead = pod
-        yield Withdraw(function.name) if pod is None else Promise(function.name, pod.name, pod.reclaim_after)
+        before, function.promised = function.promised, self._promises(function) if is_open else {}
+        function.is_settled = is_open
+        yield from (Withdraw(function.name, name) for name in before if name not in function.promised)
+        yield from (said for name, (uid, said) in function.promised.items() if before.get(name) != (uid, said))
+
+    def _promises(self, function: Function[Ticket]) -> dict[str, tuple[str, Promise]]:
+        limits = function.limits
+        may_grow = self._pods_that_count(function) < limits.max_pods
+        calls = min(limits.waitlist, limits.max_calls) if may_grow else limits.max_calls
+        return {
+            pod.name: (pod.uid, Promise(function.name, pod.name, pod.reclaim_after, calls, limits.max_calls))
+            for pod in function.current(PodState.READY).values()
+        }
 
     def _should_start(self, function: Function[Ticket], now: float) -> bool:
         on_their_way = len(function.current(PodState.STARTING))
@@ -388,7 +406,7 @@ class Pool(Generic[Ticket]):
         until = now + function.limits.ttl
         if pod.state is PodState.LEAVING or not pod.uid or until - pod.reclaim_after < function.limits.ttl / 4:
             return []
-        pod.reclaim_after = until
+        function.extend(pod, until)
         return [ExtendTtl(pod.name, pod.uid, until)]
 
     def _remove(self, function: Function[Ticket], pod: Pod[Ticket], *, why: object) -> Effects[Ticket]:

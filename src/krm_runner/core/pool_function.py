@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Generic
 
-from krm_runner.core.pool_terms import Limits, PodState, Ticket, Version
+from krm_runner.core.pool_terms import Limits, PodState, Promise, Ticket, Version
 
 _FIRST_RESTART_DELAY = 1.0
 _LAST_RESTART_DELAY = 300.0
@@ -93,15 +93,12 @@ class Function(Generic[Ticket]):
         self.restart_after = 0.0
         self.is_kept_ready = False
         """Whether its minimum of ready pods counts."""
-        self.ahead: Pod[Ticket] | None = None
-        """The pod that its next call was promised."""
+        self.promised: dict[str, tuple[str, Promise]] = {}
+        """The pods that its calls may go to unasked, by name: which they are (uid), and what was said of them."""
+        self.is_settled = False
+        """Whether what was promised is what is to be promised, as far as pods and limits go."""
         self.ready = ReadyPods[Ticket]()
         self._current: dict[PodState, dict[str, Pod[Ticket]]] = {state: {} for state in PodState}
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it has no calls."""
-        return not self.waiting and not self.calls_on_pods
 
     def current(self, state: PodState) -> dict[str, Pod[Ticket]]:
         """The pods of the wanted version in a state."""
@@ -114,24 +111,38 @@ class Function(Generic[Ticket]):
         for pod in self.pods.values():
             self._leave_index(pod)
         self.version = version
+        self.is_settled = False
         for pod in self.pods.values():
             self._enter_index(pod)
         # What failed was another version: this one has not been tried.
         self.failures, self.failure, self.restart_after = 0, None, 0.0
 
+    def limit(self, limits: Limits) -> None:
+        """Others, or the same."""
+        if limits is not self.limits:
+            self.limits, self.is_settled = limits, False
+
+    def extend(self, pod: Pod[Ticket], until: float) -> None:
+        """A pod stays until then, or later."""
+        if until > pod.reclaim_after:
+            pod.reclaim_after, self.is_settled = until, False
+
     def add(self, pod: Pod[Ticket]) -> None:
         """A pod that was not known."""
+        self.is_settled = False
         self.pods[pod.name] = pod
         self._enter_index(pod)
 
     def remove(self, pod: Pod[Ticket]) -> None:
         """With its calls."""
+        self.is_settled = False
         self._leave_index(pod)
         del self.pods[pod.name]
         self.calls_on_pods -= len(pod.calls)
 
     def change(self, pod: Pod[Ticket], *, state: PodState, version: Version | None = None) -> None:
         """A pod is another now than it was."""
+        self.is_settled = False
         self._leave_index(pod)
         pod.state = state
         pod.version = version or pod.version

@@ -146,18 +146,25 @@ class Lost(Generic[Ticket]):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The next call of the function gets this pod, which nobody is going to collect before that time."""
+    """Calls of the function may go to this pod unasked, if it is the least loaded of those that are promised.
+
+    Another one while it has fewer than `calls` and the function fewer than `calls_in_all`. Nobody is going to collect
+    it before that time. Takes the place of an earlier promise of the same pod.
+    """
 
     function: str
     name: str
     until: float
+    calls: int
+    calls_in_all: int
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """What the function's next call gets is open again."""
+    """Nobody goes to this pod unasked any more."""
 
     function: str
+    name: str
 
 
 Effect = StartPod | DeletePod | ExtendTtl | Grant[Ticket] | Refuse[Ticket] | Lost[Ticket] | Promise | Withdraw

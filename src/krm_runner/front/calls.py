@@ -19,7 +19,8 @@ from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Eval
 from krm_runner.front.ended import EndedCalls
 from krm_runner.front.held_calls import HeldCalls
 from krm_runner.front.local_functions import LocalFunction, LocalFunctions
-from krm_runner.rpc._generated.front_pb2 import Call, Ended, Forwarded, Gone, Refuse, Run, ToFront
+from krm_runner.front.promises import FrontPromises
+from krm_runner.rpc._generated.front_pb2 import Call, Ended, Forwarded, Gone, Refuse, Run, Served, ToFront
 from krm_runner.rpc.call_record import CallRecord, CallTerms, shown_image
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.tracing import evaluation_span, trace_headers
@@ -50,11 +51,16 @@ class FrontCalls:
         metrics: EvaluationMetrics,
         tracer: Tracer | None,
         terms: CallTerms,
+        promises: FrontPromises | None = None,
     ) -> None:
-        """`functions` are asked first, `others` about every image that they do not have; either may be missing."""
+        """`functions` are asked first, `others` about every image that they do not have; either may be missing.
+
+        `promises` know of calls that were served without a question.
+        """
         self._send = send
         self._functions = functions
         self._others = others
+        self._promises = promises
         self._metrics = metrics
         self._tracer = tracer
         self._terms = terms
@@ -77,10 +83,10 @@ class FrontCalls:
         started = min(call.said_at or self._now(), self._now())
         record = CallRecord(started=started, request_bytes=call.message_bytes, image=shown_image(call.image))
         # One that has its pod came before what the configuration file says now.
-        if not call.promise and self._tracer is None and self._hand_back(call, record):
+        if not call.is_promised and self._tracer is None and self._hand_back(call, record):
             return
         # Before anything else is heard of it: the front may have sent it on, and have its answer, already.
-        self._held.hold(call.id, promise=call.promise, connection=call.connection)
+        self._held.hold(call.id, is_promised=call.is_promised, connection=call.connection)
         task = asyncio.get_running_loop().create_task(self._serve(call, record), name=f"call {call.id}")
         self._tasks[call.id] = task
         if self._stopping:
@@ -103,6 +109,23 @@ class FrontCalls:
     def forwarded(self, message: Forwarded) -> None:
         """A message was sent on."""
         self._held.forwarded(message)
+
+    def served(self, message: Served) -> None:
+        """A call that nobody was asked about has its answer."""
+        answered = message.answered
+        record = CallRecord(
+            started=0.0, request_bytes=message.message_bytes, image=shown_image(message.image), is_unseen=True
+        )
+        record.seconds = answered.seconds
+        runtime = pod = ""
+        if self._promises is not None:
+            runtime, pod = self._promises.runtime, self._promises.served(message.connection)
+            self._metrics.waited(0.0, runtime=runtime)
+        reference = self._terms.reference(message.image)
+        record.request = EvaluationRequest(message.image, reference, b"", deadline=0.0, runtime=runtime)
+        result = EvaluationResult(b"", b"", runtime, pod=pod)
+        record.succeeded(result, response_bytes=answered.response_bytes, log_bytes=answered.log_bytes)
+        record.report(self._metrics, self._now())
 
     def gone(self, message: Gone) -> None:
         """A caller went away, or its time is over."""
@@ -186,7 +209,7 @@ class FrontCalls:
     async def _answer(self, call: Call, record: CallRecord) -> Ended | None:
         """What the front says of a call that it executed; nothing of one that was answered from here."""
         request = record.request = record.request or self._read(call, record)
-        function = None if call.promise else self._find(request)
+        function = None if call.is_promised else self._find(request)
         if function is not None or self._others is None:
             self._send(self._run(call, function))
             ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()

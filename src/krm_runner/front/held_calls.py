@@ -18,9 +18,9 @@ class HeldCalls:
         self.send = send
         self._calls: dict[int, FrontsCall] = {}
 
-    def hold(self, number: int, *, promise: int, connection: int) -> None:
+    def hold(self, number: int, *, is_promised: bool, connection: int) -> None:
         """One more, which may be on its way by a promise; to be released when the call is over."""
-        self._calls[number] = FrontsCall(self, number, promise=promise, connection=connection)
+        self._calls[number] = FrontsCall(self, number, is_promised=is_promised, connection=connection)
 
     def of(self, number: int) -> FrontsCall:
         """One that is held."""
@@ -46,8 +46,8 @@ class HeldCalls:
 class FrontsCall:
     """One of them; a `core.held_call.HeldCall`."""
 
-    def __init__(self, calls: HeldCalls, number: int, *, promise: int, connection: int) -> None:
-        self.promise = promise
+    def __init__(self, calls: HeldCalls, number: int, *, is_promised: bool, connection: int) -> None:
+        self.is_promised = is_promised
         self.connection = connection
         self.answered: PassedOn | None = None
         """What the caller has."""
@@ -63,8 +63,8 @@ class FrontsCall:
         """See `core.held_call.HeldCall`."""
         if self.answered is not None:
             return self.answered
-        is_under_way = self.promise != 0 and destination.connection == self.connection
-        self.promise = 0
+        is_under_way = self.is_promised and destination.connection == self.connection
+        self.is_promised = False
         self.connection = destination.connection
         if is_under_way and self._early is not None:
             return self._early
@@ -99,11 +99,11 @@ class FrontsCall:
 
     def lost(self, connection: int) -> None:
         """Nothing is wanted from there any more; but of a promised call nobody has heard yet what became of it."""
-        if connection == self.connection and not self.promise:
+        if connection == self.connection and not self.is_promised:
             self._end(NoAnswer(_NOT_USED_ANY_MORE, reached=True))
 
     def _end(self, outcome: ForwardOutcome) -> None:
-        if self.promise:
+        if self.is_promised:
             self._early = outcome
         elif self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(outcome)

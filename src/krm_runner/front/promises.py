@@ -1,4 +1,4 @@
-"""Promises of pods to next calls, told to the front: `core.held_call.NextCalls` over the link.
+"""Where calls may go unasked, told to the front: `core.held_call.NextCalls` over the link.
 
 An image that the configuration file names is a local function first, always: for its calls nothing is promised.
 """
@@ -16,7 +16,11 @@ from krm_runner.rpc._generated.front_pb2 import Promise, ToFront, Withdraw
 class FrontPromises:
     """Made before the front is there: what is promised before that is not told."""
 
+    runtime = "pod"
+
     def __init__(self) -> None:
+        self.served: Callable[[int], str] = lambda _: ""
+        """See `core.held_call.NextCalls.listen`."""
         self._send: Callable[[ToFront], None] | None = None
         self._functions: LocalFunctions | None = None
 
@@ -31,17 +35,22 @@ class FrontPromises:
             return
         destination = promise.destination
         message = Promise(
-            number=promise.number,
             image=promise.image,
             connection=destination.connection,
             address=destination.address,
             authority=destination.authority,
             headers=headers_of(promise.headers),
             valid_seconds=promise.seconds,
+            calls=promise.calls,
+            calls_in_all=promise.calls_in_all,
         )
         self._send(ToFront(promise=message))
 
-    def withdraw(self, number: int, image: str) -> None:
+    def withdraw(self, connection: int) -> None:
         """See `core.held_call.NextCalls`."""
         if self._send is not None:
-            self._send(ToFront(withdraw=Withdraw(number=number, image=image)))
+            self._send(ToFront(withdraw=Withdraw(connection=connection)))
+
+    def listen(self, served: Callable[[int], str]) -> None:
+        """See `core.held_call.NextCalls`."""
+        self.served = served

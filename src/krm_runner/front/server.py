@@ -168,6 +168,8 @@ class FrontServer:
                 self._calls.ended(message.ended)
             case "call":
                 self._calls.arrived(message.call)
+            case "served":
+                self._calls.served(message.served)
             case "forwarded":
                 self._calls.forwarded(message.forwarded)
             case "health_answer":

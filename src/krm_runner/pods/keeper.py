@@ -109,6 +109,8 @@ class Keeper:
         self._scan_interval = scan_interval
         self._clock = clock
         self._promises = Promises[Attendant](next_calls, clock=clock) if next_calls is not None else None
+        if next_calls is not None:
+            next_calls.listen(self._served)
         self._pool: Pool[Ticket] = Pool(self._pod_name, looks_ahead=next_calls is not None)
         self._wanted: dict[str, Wanted | WantedSpare] = {}
         self._ttl = TtlWriter(launcher.extend, written=metrics.ttl_written)
@@ -145,7 +147,7 @@ class Keeper:
         function = wanted.function
         self._wanted[function] = wanted
         limits = self._functions.of(function).limits
-        promised = self._promised_pod(function, request)
+        promised = self._promised_pod(request)
         if promised is not None and not self._pool.knows(function, promised.facts.name, promised.facts.uid):
             # It is gone, with the calls that it has: what became of this one is all that there is to know.
             self._metrics.leased(promised=True)
@@ -162,6 +164,8 @@ class Keeper:
                 promised=promised.facts.name if promised is not None else "",
             )
             self._perform(acquired)
+            if self._promises is not None and promised is None:
+                self._promises.asked(wanted)
             if not ticket.is_answered:
                 await self._wait(ticket, function, request)
             if ticket.pod is None:
@@ -173,11 +177,21 @@ class Keeper:
         finally:
             self._perform(self._pool.leave(ticket, now=self._clock()))
 
-    def _promised_pod(self, function: str, request: EvaluationRequest) -> Attendant | None:
+    def _promised_pod(self, request: EvaluationRequest) -> Attendant | None:
         """The one that the call is with already."""
         if self._promises is None or request.held is None:
             return None
-        return self._promises.used(function, request.held)
+        return self._promises.used(request.held)
+
+    def _served(self, connection: int) -> str:
+        """A promised call was over before it was heard of; the name of its pod."""
+        pod = self._promises.pod_of(connection) if self._promises is not None else None
+        if pod is None:
+            return ""
+        self._metrics.leased(promised=True)
+        facts = pod.facts
+        self._perform(self._pool.used(facts.name, facts.uid, facts.asked_for, now=self._clock()))
+        return facts.name
 
     async def _wait(self, ticket: Ticket, function: str, request: EvaluationRequest) -> None:
         started = asyncio.get_running_loop().time()
@@ -423,20 +437,21 @@ class Keeper:
                 case ExtendTtl(name, uid, reclaim_after):
                     if (attendant := self.census.find(name, uid)) is not None:
                         self._ttl.write(attendant.facts, reclaim_after)
-                case Promise(function, name, until):
-                    self._promise(function, name, until)
-                case Withdraw(function):
+                case Promise():
+                    self._promise(effect)
+                case Withdraw(function, name):
                     if self._promises is not None:
-                        self._promises.withdraw(function)
+                        self._promises.withdraw(function, name)
                 case Lost():
                     # Its call hears of it from the pod's connection, which is closed.
                     pass
 
-    def _promise(self, function: str, name: str, until: float) -> None:
-        pod, wanted = self.census.find(name), self._wanted.get(function)
-        # Of a function that nobody has called or warmed up, nobody has looked what its image is.
-        if self._promises is not None and pod is not None and isinstance(wanted, Wanted):
-            self._promises.make(wanted, pod, pod.channel.way, until=until)
+    def _promise(self, said: Promise) -> None:
+        pod, wanted = self.census.find(said.name), self._wanted.get(said.function)
+        if self._promises is not None and pod is not None:
+            # Of a function that nobody has called or warmed up, nobody has looked what its image is.
+            known = wanted if isinstance(wanted, Wanted) else None
+            self._promises.make(said, pod, lambda: pod.channel.way, known)
 
     def _launch_again(self, attendant: Attendant) -> Launch | None:
         facts, wanted = attendant.facts, self._wanted.get(attendant.facts.asked_for)
@@ -494,8 +509,6 @@ class Keeper:
         functions = set(self._pool.functions())
         for function in [function for function in self._wanted if function not in functions]:
             del self._wanted[function]
-        if self._promises is not None:
-            self._promises.forget_others(functions)
 
     def _count(self) -> PoolSize:
         pods: dict[str, dict[str, int]] = {}

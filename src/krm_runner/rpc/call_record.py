@@ -41,6 +41,8 @@ class CallRecord:
     response_bytes: int = 0
     seconds: float | None = None
     """Where somebody else has answered it, and knows."""
+    is_unseen: bool = False
+    """Whether it was over when it was heard of."""
     facts: dict[str, object] = field(default_factory=dict[str, object])
 
     @property
@@ -91,6 +93,7 @@ class CallRecord:
             seconds=seconds,
             request_bytes=self.request_bytes,
             response_bytes=self.response_bytes,
+            unseen=self.is_unseen,
         )
         log_evaluation(
             image=self.image,

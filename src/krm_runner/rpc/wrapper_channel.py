@@ -153,7 +153,7 @@ class WrapperChannel:
         """See `core.evaluation.Evaluator`; PodLostError and RemoteError as the module says."""
         started = asyncio.get_running_loop().time()
         timeout = request.deadline - started
-        if (held := request.held) is not None and held.promise and held.connection == self._destination.connection:
+        if (held := request.held) is not None and held.is_promised and held.connection == self._destination.connection:
             # It is there already, whatever became of the pod.
             return await self._forward(request, held, started)
         if timeout <= 0:

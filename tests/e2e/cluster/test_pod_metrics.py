@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -72,7 +74,7 @@ async def test_lost_pods_and_repeated_calls_are_counted(site: Site, image: str) 
     assert metrics.sum("pod_retries_total", reason="in_the_call") == 1
 
 
-async def test_the_next_call_of_an_idle_function_is_promised_its_pod(site: Site, image: str) -> None:
+async def test_the_next_calls_of_a_function_are_promised_its_pod(site: Site, image: str) -> None:
     metrics = Metrics()
     runner = site.start(site.account(), environment=metrics.environment)
 
@@ -92,6 +94,24 @@ async def test_the_next_call_of_an_idle_function_is_promised_its_pod(site: Site,
         served(await client.evaluate(image, wish()))
         await eventually(partial(is_reported, 4), what="the call is reported")
     assert metrics.by("pod_leases_total", "promised") == {("no",): 2, ("yes",): 2}
+
+
+async def test_many_callers_have_their_pods_without_a_question_and_in_equal_parts(site: Site, image: str) -> None:
+    metrics = Metrics()
+    config = site.cache_config({"name": image, "maxParallelPodsPerFunction": 2, "minReadyPods": 2})
+    flags = (f"--pod-cache-config={config}", "--wait-for-warm-up=true")
+    runner = site.start(site.account(), *flags, environment=metrics.environment)
+    wait_until(lambda: metrics.sum("pods", image=image, state="ready") == 2, what="both pods are ready")
+    async with Client(runner.address) as client:
+        for _ in range(10):
+            for answer in await asyncio.gather(*(client.evaluate(image, wish()) for _ in range(8))):
+                served(answer)
+    wait_until(lambda: metrics.sum("evaluations_total", runtime="pod", code="OK") == 80, what="all calls are reported")
+    # Who comes first may have to ask, and those who come with it.
+    assert metrics.sum("pod_leases_total", promised="yes") >= 72
+    by_pod = Counter(re.findall(r"event=evaluated .* pod=(\S+)", "\n".join(runner.lines)))
+    assert len(by_pod) == 2
+    assert min(by_pod.values()) >= 30
 
 
 async def test_a_tag_that_is_looked_up_each_time_is_promised_to_nobody(site: Site, image: str) -> None:

@@ -37,7 +37,7 @@ class ToFront(_message.Message):
     def __init__(self, configure: _Optional[_Union[Configure, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., forward: _Optional[_Union[Forward, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., cancel_calls: _Optional[_Union[CancelCalls, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., ask_health: _Optional[_Union[AskHealth, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ...) -> None: ...
 
 class FromFront(_message.Message):
-    __slots__ = ("ready", "call", "ended", "forwarded", "gone", "load", "unfit", "health_answer")
+    __slots__ = ("ready", "call", "ended", "forwarded", "gone", "load", "unfit", "health_answer", "served")
     READY_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class FromFront(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNFIT_FIELD_NUMBER: _ClassVar[int]
     HEALTH_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    SERVED_FIELD_NUMBER: _ClassVar[int]
     ready: Ready
     call: Call
     ended: Ended
@@ -54,7 +55,8 @@ class FromFront(_message.Message):
     load: Load
     unfit: Unfit
     health_answer: HealthAnswer
-    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ..., gone: _Optional[_Union[Gone, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., unfit: _Optional[_Union[Unfit, _Mapping]] = ..., health_answer: _Optional[_Union[HealthAnswer, _Mapping]] = ...) -> None: ...
+    served: Served
+    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ..., gone: _Optional[_Union[Gone, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., unfit: _Optional[_Union[Unfit, _Mapping]] = ..., health_answer: _Optional[_Union[HealthAnswer, _Mapping]] = ..., served: _Optional[_Union[Served, _Mapping]] = ...) -> None: ...
 
 class Configure(_message.Message):
     __slots__ = ("version", "message_limit", "default_timeout_seconds", "max_parallel", "max_waiting", "max_function_memory", "max_request_memory", "cpus", "standby_max_age_seconds", "standby_idle_seconds", "verbosity", "json_log", "longest_silence_seconds")
@@ -93,13 +95,13 @@ class Ready(_message.Message):
     def __init__(self, version: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
-    __slots__ = ("id", "image", "message_bytes", "timeout_seconds", "headers", "promise", "connection", "said_at")
+    __slots__ = ("id", "image", "message_bytes", "timeout_seconds", "headers", "is_promised", "connection", "said_at")
     ID_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
-    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    IS_PROMISED_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
     SAID_AT_FIELD_NUMBER: _ClassVar[int]
     id: int
@@ -107,10 +109,10 @@ class Call(_message.Message):
     message_bytes: int
     timeout_seconds: float
     headers: _containers.RepeatedCompositeFieldContainer[Header]
-    promise: int
+    is_promised: bool
     connection: int
     said_at: float
-    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., message_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., promise: _Optional[int] = ..., connection: _Optional[int] = ..., said_at: _Optional[float] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., message_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., is_promised: _Optional[bool] = ..., connection: _Optional[int] = ..., said_at: _Optional[float] = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("name", "value")
@@ -188,30 +190,30 @@ class Forward(_message.Message):
     def __init__(self, id: _Optional[int] = ..., connection: _Optional[int] = ..., address: _Optional[str] = ..., authority: _Optional[str] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ...) -> None: ...
 
 class Promise(_message.Message):
-    __slots__ = ("number", "image", "connection", "address", "authority", "headers", "valid_seconds")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("image", "connection", "address", "authority", "headers", "valid_seconds", "calls", "calls_in_all")
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     VALID_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    number: int
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    CALLS_IN_ALL_FIELD_NUMBER: _ClassVar[int]
     image: str
     connection: int
     address: str
     authority: str
     headers: _containers.RepeatedCompositeFieldContainer[Header]
     valid_seconds: float
-    def __init__(self, number: _Optional[int] = ..., image: _Optional[str] = ..., connection: _Optional[int] = ..., address: _Optional[str] = ..., authority: _Optional[str] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., valid_seconds: _Optional[float] = ...) -> None: ...
+    calls: int
+    calls_in_all: int
+    def __init__(self, image: _Optional[str] = ..., connection: _Optional[int] = ..., address: _Optional[str] = ..., authority: _Optional[str] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., valid_seconds: _Optional[float] = ..., calls: _Optional[int] = ..., calls_in_all: _Optional[int] = ...) -> None: ...
 
 class Withdraw(_message.Message):
-    __slots__ = ("number", "image")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    IMAGE_FIELD_NUMBER: _ClassVar[int]
-    number: int
-    image: str
-    def __init__(self, number: _Optional[int] = ..., image: _Optional[str] = ...) -> None: ...
+    __slots__ = ("connection",)
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    connection: int
+    def __init__(self, connection: _Optional[int] = ...) -> None: ...
 
 class Forwarded(_message.Message):
     __slots__ = ("id", "connection", "answered", "status", "trouble")
@@ -226,6 +228,18 @@ class Forwarded(_message.Message):
     status: Status
     trouble: Trouble
     def __init__(self, id: _Optional[int] = ..., connection: _Optional[int] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ...) -> None: ...
+
+class Served(_message.Message):
+    __slots__ = ("image", "connection", "message_bytes", "answered")
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    image: str
+    connection: int
+    message_bytes: int
+    answered: Answered
+    def __init__(self, image: _Optional[str] = ..., connection: _Optional[int] = ..., message_bytes: _Optional[int] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ...) -> None: ...
 
 class AskHealth(_message.Message):
     __slots__ = ("id", "connection", "address", "authority", "timeout_seconds", "headers", "patiently", "service", "hurried")
