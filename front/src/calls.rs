@@ -25,7 +25,7 @@ use crate::functions::{Functions, LocalFunction};
 use crate::incoming::{Budget, Incoming, LONGEST_IMAGE, Seen, read};
 use crate::link::{AFTER_THE_ANSWER, LATER, Link};
 use crate::messages::{self, Answered, Call, Forwarded, Header, News, Refuse};
-use crate::pods::{Connection, Passed, Pods, forward};
+use crate::pods::{Passed, Pods, forward};
 use crate::promises::{Place, Promises};
 use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
@@ -188,7 +188,8 @@ impl Front {
         }
         let mut question = self.questions.open(&self.link);
         record.hand_over();
-        let place = self.promises.take(&incoming.request.image);
+        // A runner that does not keep up is asked: it must not have more and more to hear of.
+        let place = if self.link.is_behind() { None } else { self.promises.take(&incoming.request.image) };
         let news = News::Call(call(question.id, &record, headers, &incoming, place.as_ref()));
         let mut connection = place.as_ref().map_or(0, Place::connection);
         let mut forwarding = place.map(|place| {
@@ -227,7 +228,7 @@ impl Front {
                 }
                 Event::Answer(Answer::Forward(order, by)) => {
                     connection = order.connection;
-                    let passing = forward(Connection::engage(&by), order, incoming.framed.clone(), self.message_limit);
+                    let passing = forward(by, order, incoming.framed.clone(), self.message_limit);
                     forwarding = Some(Box::pin(passing));
                 }
                 Event::Answer(Answer::Refuse(refuse)) => {

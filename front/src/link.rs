@@ -4,7 +4,7 @@
 //! that the runner wakes up once for many messages, and not in the way of the calls that they are about: it may share its
 //! CPU with their pods. The order is always that in which things were said. Of a runner that does not read, records of calls that it was not
 //! asked about are dropped and counted beyond a bound; what it must hear is kept, and there is no more of that than callers
-//! have calls under way.
+//! have calls under way, and a bounded number of calls that went by promises.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,6 +29,8 @@ const LONGEST: usize = 16 * 1024 * 1024;
 const PREFIX: usize = 4;
 /// Messages that the runner has not read yet.
 const MOST_WAITING: usize = 65_536;
+/// So many of them that it does not keep up.
+const MANY_WAITING: usize = 4096;
 /// What the runner only writes down; and calls that have their pod: whatever is asked for next is said behind them.
 pub const LATER: Duration = Duration::from_millis(50);
 /// The caller's answer leaves first.
@@ -87,6 +89,11 @@ impl Link {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // Without a runner this process is about to end.
         let _ = self.outgoing.send(Said { news: Some(news), patience });
+    }
+
+    /// Whether there is much that the runner has not read.
+    pub fn is_behind(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= MANY_WAITING
     }
 
     /// Nothing waits any longer.

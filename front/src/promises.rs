@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use crate::messages::{Forward, Promise};
 use crate::pods::{Connection, Engaged};
 
+/// Callers may write one image in many ways.
+const MOST_IMAGES: usize = 4096;
+
 #[derive(Default)]
 pub struct Promises {
-    /// By image, those that were used longest ago first: the runner has no more of them than functions have pods, for each
-    /// way in which callers write an image.
+    /// By image as callers write it; those that were used longest ago first.
     made: Mutex<HashMap<String, Vec<Promised>>>,
 }
 
@@ -36,6 +38,14 @@ impl Promises {
         let valid = Duration::try_from_secs_f64(promise.valid_seconds).unwrap_or(Duration::ZERO);
         let Some(until) = Instant::now().checked_add(valid) else { return };
         let mut made = self.made();
+        if made.len() >= MOST_IMAGES && !made.contains_key(&promise.image) {
+            let now = Instant::now();
+            made.retain(|_, pods| pods.iter().any(|promised| now < promised.until));
+            if made.len() >= MOST_IMAGES {
+                // Its calls are asked about.
+                return;
+            }
+        }
         let pods = made.entry(promise.image.clone()).or_default();
         let known = pods.iter().position(|known| known.promise.connection == promise.connection);
         let promised = Promised { promise: Arc::new(promise), by, until };
@@ -50,13 +60,13 @@ impl Promises {
         let mut made = self.made();
         let pods = made.get_mut(image)?;
         let now = Instant::now();
-        pods.retain(|promised| now < promised.until);
-        let calls: u64 = pods.iter().map(|promised| promised.by.calls()).sum();
-        let best = (0..pods.len()).min_by_key(|&number| pods[number].by.calls());
-        let Some(best) = best else {
+        if pods.iter().any(|promised| promised.until <= now) {
+            // Those that are left would have all the calls: who asks is told all of them again.
             made.remove(image);
             return None;
-        };
+        }
+        let calls: u64 = pods.iter().map(|promised| promised.by.calls()).sum();
+        let best = (0..pods.len()).min_by_key(|&number| pods[number].by.calls())?;
         let promise = &pods[best].promise;
         if pods[best].by.calls() >= promise.calls || calls >= promise.calls_in_all {
             return None;
@@ -187,6 +197,18 @@ mod tests {
     }
 
     #[test]
+    fn no_more_images_are_known_than_there_may_be() {
+        let all: Vec<_> = (0..MOST_IMAGES).map(|number| promise(&number.to_string(), 1, 60.0)).collect();
+        let promises = made(&all);
+        let pods = Pods::default();
+        promises.make(promise("a", 1, 60.0), pods.connection(1, "pod:9446"));
+        assert_eq!(connections(&promises, &["a", "7"]), [None, Some(1)]);
+        promises.make(promise("7", 1, 0.0), pods.connection(1, "pod:9446"));
+        promises.make(promise("a", 1, 60.0), pods.connection(1, "pod:9446"));
+        assert_eq!(connections(&promises, &["a", "7"]), [Some(1), None], "one is over");
+    }
+
+    #[test]
     fn it_does_not_outlive_its_time_its_connection_or_what_was_known() {
         assert_eq!(connections(&made(&[promise("a", 1, 0.0), promise("b", 1, -1.0)]), &["a", "b"]), [None, None]);
         // A time without end is one that no clock has: then it is asked again.
@@ -194,6 +216,10 @@ mod tests {
         let promises = made(&[promise("a", 1, 60.0), promise("a", 2, 60.0), promise("b", 1, 60.0)]);
         promises.withdraw(1);
         assert_eq!(connections(&promises, &["a", "b"]), [Some(2), None]);
+        // Not only those that are left.
+        promises.make(promise("a", 3, 0.0), Pods::default().connection(3, "pod:9446"));
+        assert_eq!(connections(&promises, &["a", "a"]), [None, None]);
+        promises.make(promise("a", 2, 60.0), Pods::default().connection(2, "pod:9446"));
         promises.forget();
         assert_eq!(connections(&promises, &["a"]), [None]);
     }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::functions::Edition;
 use crate::link::Link;
 use crate::messages::{Forward, Gone, News, Refuse, Run};
-use crate::pods::Connection;
+use crate::pods::Engaged;
 
 /// Of one call that were not acted upon yet.
 const MOST_ANSWERS: usize = 16;
@@ -18,8 +18,8 @@ const MOST_ANSWERS: usize = 16;
 pub enum Answer {
     /// With the edition of what is remembered that it belongs to.
     Run(Run, Edition),
-    /// With the connection that its number stood for.
-    Forward(Forward, Arc<Connection>),
+    /// By the connection that its number stood for, which has the call from then on.
+    Forward(Forward, Engaged),
     Refuse(Refuse),
 }
 

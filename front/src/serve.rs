@@ -28,7 +28,7 @@ use crate::functions::Functions;
 use crate::incoming::{Budget, UNPACKED_AT_ONCE};
 use crate::link::{self, Link, Orders};
 use crate::messages::{Configure, HealthAnswer, News, Order, Ready};
-use crate::pods::{NAMES_AT_ONCE, Pods, ask_health};
+use crate::pods::{Connection, NAMES_AT_ONCE, Pods, ask_health};
 use crate::promises::Promises;
 use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
@@ -216,7 +216,7 @@ impl Control {
                 }
                 Order::Forward(forward) => {
                     let connection = self.front.pods.connection(forward.connection, &forward.address);
-                    self.front.questions.answer(Answer::Forward(forward, connection));
+                    self.front.questions.answer(Answer::Forward(forward, Connection::engage(&connection)));
                 }
                 Order::Refuse(refuse) => self.front.questions.answer(Answer::Refuse(refuse)),
                 Order::Promise(promise) => {

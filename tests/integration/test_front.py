@@ -85,6 +85,8 @@ async def test_requests_that_do_not_fit_are_not_even_kept(front: Path) -> None:
         assert {(each.code, each.image) for each in refused} == {("RESOURCE_EXHAUSTED", IMAGE)}
         # Together they are 75 MB.
         assert resident_kib(runner.process.pid) - before < 40_000
+        # Their callers hear of it a moment after the runner.
+        await eventually(lambda: sum(not upload.done() for upload in uploads) == 1, what="one is left")
         upload = next(upload for upload in uploads if not upload.done())
         await upload.done_writing()
         assert (await runner.hear("call")).call.message_bytes == len(message)

@@ -455,6 +455,31 @@ async def test_a_call_that_is_decided_otherwise_leaves_its_promised_pod(front: F
     await calls.finish(within=5)
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_a_call_that_may_have_been_executed_is_not_sent_on_another_way(
+    front: Front, said: list[ToFront], reports: Reports, is_early: bool
+) -> None:
+    """As when the pod of a promised call has another connection meanwhile."""
+    calls = front(Pods(channel()))
+    asked = promised_call(channel())
+    calls.arrived(asked)
+    if not is_early:
+        await asyncio.sleep(0.01)
+    calls.forwarded(answered(asked.connection))
+    await calls.finish(within=5)
+    assert (said, reports.codes) == ([], ["OK"])
+
+
+async def test_what_reached_its_promised_pod_is_lost_with_it(front: Front, said: list[ToFront]) -> None:
+    calls = front(Pods(channel()))
+    asked = promised_call(channel())
+    calls.arrived(asked)
+    trouble = protocol.Trouble(why="its connection broke in the middle of the call", reached=True)
+    calls.forwarded(Forwarded(id=5, connection=asked.connection, trouble=trouble))
+    refuse = (await told(said, "refuse")).refuse
+    assert (refuse.code, "was lost: its connection broke" in refuse.message) == (14, True)
+
+
 async def test_the_deadline_of_a_promised_call_is_kept_here(front: Front, said: list[ToFront]) -> None:
     pod = channel()
     calls = front(Pods(pod))

@@ -375,15 +375,16 @@ def test_calls_are_promised_every_ready_pod_and_counted_where_they_went() -> Non
     assert [scene.pool.leave(ticket, now=1) for ticket in "abc"] == [[], [], []]
 
 
-def test_a_pod_may_have_any_number_of_calls_unasked_only_when_no_more_can_be_started() -> None:
-    scene = ahead(LIMITS, *(f"old-{number}" for number in range(1, LIMITS.max_pods)))
+def test_a_pod_may_have_any_number_of_calls_unasked_only_when_no_other_comes() -> None:
+    first = [f"old-{number}" for number in range(1, LIMITS.max_pods)]
     last = f"old-{LIMITS.max_pods}"
-    said = scene.see(last, PodState.STARTING)
-    assert said == [promise(f"old-{n}", calls=LIMITS.max_calls) for n in range(1, LIMITS.max_pods)]
-    assert scene.see(last, PodState.READY) == [promise(last, calls=LIMITS.max_calls)]
+    scene = ahead(LIMITS, *first)
+    assert scene.see(last, PodState.STARTING) == [], "calls beyond their waitlists would wait for it"
+    assert scene.see(last, PodState.READY) == [promise(name, calls=LIMITS.max_calls) for name in (*first, last)]
     # There is room for another one: then it must be heard of when it is needed.
     gone = scene.pool.gone(last, f"uid-{last}", FUNCTION, "gone", now=1)
-    assert gone == [withdrawn(last), *(promise(f"old-{n}") for n in range(1, LIMITS.max_pods))]
+    assert gone == [withdrawn(last), *map(promise, first)]
+    assert scene.see(last, PodState.HELD_UP) == [promise(name, calls=LIMITS.max_calls) for name in first]
 
 
 def test_while_a_call_waits_nothing_is_promised() -> None:
@@ -436,6 +437,15 @@ def test_a_pod_that_fails_or_goes_is_withdrawn_and_forgotten_by_its_call() -> No
     assert scene.pool.gone("old-2", "uid-old-2", FUNCTION, "gone", now=1) == [withdrawn("old-2")]
     # Its pod is not known any more: it is a call like any other.
     assert scene.acquire("a", promised="old-2") == [StartPod("old-1", FUNCTION, OLD, 100.0)]
+
+
+def test_a_pod_that_is_planned_under_the_name_of_one_that_is_gone_is_not_that_one() -> None:
+    scene = ahead(LIMITS, "old-1")
+    assert scene.pool.knows(FUNCTION, "old-1", "uid-old-1")
+    scene.pool.gone("old-1", "uid-old-1", FUNCTION, "gone", now=1)
+    assert scene.acquire("a") == [StartPod("old-1", FUNCTION, OLD, 100.0)]
+    assert not scene.pool.knows(FUNCTION, "old-1", "uid-old-1")
+    assert scene.pool.used("old-1", "uid-old-1", FUNCTION, now=90) == []
 
 
 def test_another_version_takes_the_promise_back_however_it_is_heard_of() -> None:

@@ -238,7 +238,8 @@ class PoolModel(RuleBasedStateMachine):
         ready = {name for name, state in ours.items() if state is PodState.READY}
         assert set(self.promised) == (set() if self.waiting else ready)
         counted = [state for state in ours.values() if state in COUNTED]
-        most = LIMITS.waitlist if len(counted) < LIMITS.max_pods else LIMITS.max_calls
+        may_grow = len(counted) < LIMITS.max_pods and PodState.HELD_UP not in counted
+        most = LIMITS.waitlist if may_grow or PodState.STARTING in counted else LIMITS.max_calls
         assert all(said.calls == most for said in self.promised.values())
 
     @invariant()

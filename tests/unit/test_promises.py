@@ -46,17 +46,29 @@ class Told:
     """Whoever sends calls; what it was told."""
 
     def __init__(self) -> None:
-        self.promises: list[Promise] = []
-        self.withdrawn: list[int] = []
+        self._news: list[Promise | int] = []
 
     def promise(self, promise: Promise) -> None:
-        self.promises.append(promise)
+        self._news.append(promise)
 
     def withdraw(self, connection: int) -> None:
-        self.withdrawn.append(connection)
+        self._news.append(connection)
 
     def listen(self, served: Callable[[int], str]) -> None:
         """No call is served here."""
+
+    async def news(self) -> list[Promise | int]:
+        """Since it was asked for last: promises, and connections of those that were withdrawn."""
+        # Not before calls that have their pods are on their way.
+        assert self._news == []
+        await asyncio.sleep(0)
+        news, self._news = self._news, []
+        return news
+
+    async def short_news(self) -> list[tuple[str, int] | int]:
+        """Image and connection of promises."""
+        news = await self.news()
+        return [(each.image, each.destination.connection) if isinstance(each, Promise) else each for each in news]
 
 
 @pytest.fixture
@@ -69,11 +81,14 @@ def promises(told: Told) -> Promises[str]:
     return Promises(told, clock=lambda: 1000.0)
 
 
-def said(name: str = "one", until: float = 1900) -> PromisedPod:
-    return PromisedPod(FUNCTION, name, until, 2, 1000)
+SHORT, LONG = "function:v1", "example.com/some/function:v1"
 
 
-def wanted(seconds: float = 60, spelling: str = "function:v1") -> Wanted:
+def said(name: str = "one", until: float = 1900, calls: int = 2) -> PromisedPod:
+    return PromisedPod(FUNCTION, name, until, calls, 1000)
+
+
+def wanted(seconds: float = 60, spelling: str = SHORT) -> Wanted:
     fresh_until = asyncio.get_running_loop().time() + seconds
     return Wanted(REFERENCE, "sha256:1", TEMPLATE, None, spelling=spelling, fresh_until=fresh_until)
 
@@ -83,8 +98,9 @@ async def test_a_promise_holds_as_long_as_the_pod_and_what_is_known_of_the_image
     told: Told, promises: Promises[str], fresh: float, until: float, seconds: float
 ) -> None:
     promises.make(said(until=until), "one", lambda: way(4), wanted(fresh))
-    (made,) = told.promises
-    assert (made.image, made.reference, made.destination, made.headers) == ("function:v1", REFERENCE, *way(4))
+    (made,) = await told.news()
+    assert isinstance(made, Promise)
+    assert (made.image, made.reference, made.destination, made.headers) == (SHORT, REFERENCE, *way(4))
     assert (made.calls, made.calls_in_all) == (2, 1000)
     assert made.seconds == pytest.approx(seconds, abs=0.5)
 
@@ -93,35 +109,41 @@ async def test_a_promise_holds_as_long_as_the_pod_and_what_is_known_of_the_image
 async def test_what_would_not_hold_is_not_told(told: Told, promises: Promises[str], fresh: float, until: float) -> None:
     promises.make(said(until=until), "one", lambda: way(4), wanted(fresh))
     promises.withdraw(FUNCTION, "one")
-    assert (told.promises, told.withdrawn) == ([], [])
+    assert await told.news() == []
 
 
 async def test_who_asks_is_told_all_of_them_as_it_writes_the_image(told: Told, promises: Promises[str]) -> None:
     promises.make(said("one"), "one", lambda: way(4), None)
     promises.make(said("two"), "two", lambda: way(5), None)
-    assert told.promises == [], "nobody has looked what the image is"
-    for spelling in ("function:v1", "example.com/some/function:v1"):
-        told.promises.clear()
-        promises.asked(wanted(spelling=spelling))
-        assert [(made.image, made.destination.connection) for made in told.promises] == [(spelling, 4), (spelling, 5)]
+    assert await told.news() == [], "nobody has looked what the image is"
+    for spelling in (SHORT, LONG):
+        promises.asked(wanted(spelling=spelling), "one", 2)
+        assert await told.short_news() == [(spelling, 4), (spelling, 5)]
+
+
+async def test_who_asks_since_pods_have_what_they_may_have_is_told_nothing(told: Told, promises: Promises[str]) -> None:
+    promises.make(said(calls=2), "one", lambda: way(4), wanted())
+    assert await told.short_news() == [(SHORT, 4)]
+    promises.asked(wanted(), "one", 3)
+    promises.asked(wanted(), "another", 1)
+    assert await told.news() == []
 
 
 async def test_the_way_is_the_one_of_now(told: Told, promises: Promises[str]) -> None:
     ways = [way(4)]
     promises.make(said(), "one", lambda: ways[-1], wanted())
     ways.append(way(7))
-    promises.asked(wanted())
-    assert [made.destination.connection for made in told.promises] == [4, 7]
+    promises.asked(wanted(), "one", 1)
     promises.withdraw(FUNCTION, "one")
-    assert told.withdrawn == [7], "of the first one it was said that it is not used any more"
+    assert await told.short_news() == [(SHORT, 4), (SHORT, 7), 7], "the first one is not used any more anyway"
 
 
 async def test_what_is_withdrawn_is_not_told_again_and_may_have_been_used(told: Told, promises: Promises[str]) -> None:
     promises.make(said(), "one", lambda: way(4), wanted())
     promises.withdraw(FUNCTION, "one")
     promises.withdraw(FUNCTION, "one")
-    promises.asked(wanted())
-    assert (len(told.promises), told.withdrawn) == (1, [4])
+    promises.asked(wanted(), "one", 1)
+    assert await told.short_news() == [(SHORT, 4), 4]
     assert promises.used(Call(4)) == "one"
     assert promises.used(Call(4, is_promised=False)) is None, "it was not on its way"
     assert promises.used(Call(7)) is None
@@ -130,14 +152,40 @@ async def test_what_is_withdrawn_is_not_told_again_and_may_have_been_used(told: 
 async def test_another_pod_of_the_same_name_takes_the_place_of_the_first(told: Told, promises: Promises[str]) -> None:
     promises.make(said(), "first", lambda: way(4), wanted())
     promises.make(said(until=1950), "first", lambda: way(4), wanted())
-    assert told.withdrawn == [], "it is the same, with another time"
+    assert await told.short_news() == [(SHORT, 4), (SHORT, 4)], "it is the same, with another time"
     promises.make(said(), "second", lambda: way(5), wanted())
-    assert told.withdrawn == [4]
+    assert await told.short_news() == [4, (SHORT, 5)]
     assert [promises.used(Call(connection)) for connection in (4, 5)] == ["first", "second"]
 
 
+async def test_what_was_told_is_withdrawn_whatever_is_known_now(told: Told, promises: Promises[str]) -> None:
+    promises.make(said(), "one", lambda: way(4), wanted())
+    promises.make(said(until=1950), "one", lambda: way(4), wanted(-1))
+    promises.withdraw(FUNCTION, "one")
+    assert await told.short_news() == [(SHORT, 4), 4]
+
+
+@pytest.mark.parametrize("latest", [SHORT, None])
+async def test_other_terms_and_other_pods_count_for_all_who_write_the_image(
+    told: Told, promises: Promises[str], latest: str | None
+) -> None:
+    now = wanted(spelling=latest) if latest else None
+    promises.make(said("one"), "one", lambda: way(4), wanted())
+    promises.asked(wanted(spelling=LONG), "one", 1)
+    assert await told.short_news() == [(SHORT, 4), (LONG, 4)]
+    promises.make(said("two"), "two", lambda: way(5), now)
+    assert await told.short_news() == [4, *([(SHORT, 4), (SHORT, 5)] if latest else [])]
+    promises.asked(wanted(spelling=LONG), "one", 1)
+    assert await told.short_news() == [(LONG, 4), (LONG, 5)]
+    promises.make(said("one", calls=9), "one", lambda: way(4), now)
+    assert await told.short_news() == [4, 5, *([(SHORT, 4), (SHORT, 5)] if latest else [])]
+    promises.make(said("two", until=1950), "two", lambda: way(5), now)
+    assert await told.short_news() == ([(SHORT, 5)] if latest else []), "it is only there for longer"
+
+
 async def test_no_more_pods_are_remembered_than_there_may_be(promises: Promises[str]) -> None:
-    for connection in range(1, 1100):
+    for connection in range(1, 4098):
         promises.make(said(f"pod-{connection}"), f"pod-{connection}", partial(way, connection), wanted())
-    assert promises.used(Call(1)) is None
-    assert promises.used(Call(1099)) == "pod-1099"
+        assert promises.used(Call(1)) == "pod-1", "what is used is remembered"
+    assert promises.used(Call(2)) is None
+    assert promises.used(Call(4097)) == "pod-4097"

@@ -16,9 +16,9 @@ The rules:
 - A pod that somebody deletes while it starts is replaced, the first time at once.
 - A call that gives up holds nothing; the pod that was being started for it goes on, and serves the next one.
 - While nobody waits, it is known before a call comes where it may go: to the least loaded ready pod, as long as that
-  has fewer calls than `waitlist`, or when no more pods may be started. Who asks for it (`looks_ahead`) is told so
-  (promises), and told when that does not hold any more; a call that went to a pod by such a promise is where it is, and
-  only counted.
+  has fewer calls than `waitlist`, or when no other pod is on its way or may be started. Who asks for it (`looks_ahead`)
+  is told so (promises), and told when that does not hold any more; a call that went to a pod by such a promise is where
+  it is, and only counted.
 - A function that is kept ready has so many pods with room for a call as its `min_ready` says, or on their way, as far
   as `max_pods` allows: one that is lost, or busy to its limit, is made up for before a call needs it.
 - A pod without calls is deleted when its time (`reclaim_after`) is over, one with calls never; using a pod extends its
@@ -273,8 +273,15 @@ class Pool(Generic[Ticket]):
         return {pod.name: (pod.state, len(pod.calls)) for pod in known.pods.values()} if known else {}
 
     def knows(self, function: str, name: str, uid: str) -> bool:
-        """Whether it has that pod."""
-        return self._find(name, uid, function)[1] is not None
+        """Whether it has that pod, and not one that is only planned under its name."""
+        _, pod = self._find(name, uid, function)
+        return pod is not None and pod.uid == uid
+
+    def load(self, function: str, name: str) -> int:
+        """How many calls a pod has."""
+        known = self._functions.get(function)
+        pod = known.pods.get(name) if known else None
+        return len(pod.calls) if pod else 0
 
     def waiting(self, function: str) -> int:
         """How many calls wait for a pod."""
@@ -349,8 +356,10 @@ class Pool(Generic[Ticket]):
 
     def _promises(self, function: Function[Ticket]) -> dict[str, tuple[str, Promise]]:
         limits = function.limits
-        may_grow = self._pods_that_count(function) < limits.max_pods
-        calls = min(limits.waitlist, limits.max_calls) if may_grow else limits.max_calls
+        # Whoever finds its pod full waits for another one, or is what one is started for.
+        is_on_its_way = bool(function.current(PodState.STARTING))
+        may_grow = not function.current(PodState.HELD_UP) and self._pods_that_count(function) < limits.max_pods
+        calls = min(limits.waitlist, limits.max_calls) if is_on_its_way or may_grow else limits.max_calls
         return {
             pod.name: (pod.uid, Promise(function.name, pod.name, pod.reclaim_after, calls, limits.max_calls))
             for pod in function.current(PodState.READY).values()

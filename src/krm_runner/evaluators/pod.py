@@ -76,10 +76,11 @@ class PodEvaluator:
     async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
         """Execute the function in one of its pods, in another if that one is lost."""
         loop = asyncio.get_running_loop()
-        wanted = await self._in_time(request)
         may_run_again = self._retry_lost_calls
         waited = 0.0
         for attempt in range(1, _MAX_PODS_PER_CALL + 1):
+            # Each time anew: a template may be another meanwhile.
+            wanted = await self._in_time(request)
             asked = loop.time()
             async with self._keeper.lease(wanted, request) as pod:
                 waited += loop.time() - asked
@@ -106,12 +107,12 @@ class PodEvaluator:
 
     async def wanted(self, reference: ImageRef, *, image: str, deadline: float | None = None) -> Wanted:
         """What a pod for this image must be; TimeoutError when that is not known in time."""
-        template = self._templates.current
-        if template is None:
-            raise NoPodTemplateError(image, why=self._templates.problem)
+        self._template(image)
         try:
             found = await self._images.look_up(reference, image=image, deadline=deadline)
+            template = self._template(image)
         except RegistryUnavailableError as error:
+            template = self._template(image)
             # A pod that says that it serves this image does so whether or not the registry is there.
             digest = self._keeper.serving(reference.canonical, template)
             if not digest:
@@ -119,3 +120,9 @@ class PodEvaluator:
             return Wanted(reference, digest, template, None, why_unknown=error.why)
         image_is = found.metadata
         return Wanted(reference, image_is.digest, template, image_is, spelling=image, fresh_until=found.fresh_until)
+
+    def _template(self, image: str) -> PodTemplate:
+        template = self._templates.current
+        if template is None:
+            raise NoPodTemplateError(image, why=self._templates.problem)
+        return template

@@ -63,24 +63,33 @@ class FrontsCall:
         """See `core.held_call.HeldCall`."""
         if self.answered is not None:
             return self.answered
-        is_under_way = self.is_promised and destination.connection == self.connection
-        self.is_promised = False
+        end = asyncio.get_running_loop().time() + timeout
+        if self.is_promised:
+            outcome = await self._outcome_by(end)
+            if destination.connection == self.connection or not isinstance(outcome, NoAnswer) or outcome.reached:
+                # Also where it is to go elsewhere now: its function may have been executed.
+                return outcome
         self.connection = destination.connection
-        if is_under_way and self._early is not None:
-            return self._early
+        forward = Forward(
+            id=self._number,
+            connection=destination.connection,
+            address=destination.address,
+            authority=destination.authority,
+            timeout_seconds=timeout,
+            headers=headers_of(headers),
+        )
+        self._calls.send(ToFront(forward=forward))
+        return await self._outcome_by(end)
+
+    async def _outcome_by(self, end: float) -> ForwardOutcome:
+        """What becomes of it where it is; TimeoutError when that is not heard in time."""
+        self.is_promised = False
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
         self._outcome = asyncio.get_running_loop().create_future()
-        if not is_under_way:
-            forward = Forward(
-                id=self._number,
-                connection=destination.connection,
-                address=destination.address,
-                authority=destination.authority,
-                timeout_seconds=timeout,
-                headers=headers_of(headers),
-            )
-            self._calls.send(ToFront(forward=forward))
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout_at(end):
                 return await self._outcome
         finally:
             self._outcome = None

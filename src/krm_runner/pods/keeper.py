@@ -164,8 +164,9 @@ class Keeper:
                 promised=promised.facts.name if promised is not None else "",
             )
             self._perform(acquired)
-            if self._promises is not None and promised is None:
-                self._promises.asked(wanted)
+            if self._promises is not None and promised is None and ticket.pod is not None:
+                name = ticket.pod.facts.name
+                self._promises.asked(wanted, name, self._pool.load(function, name))
             if not ticket.is_answered:
                 await self._wait(ticket, function, request)
             if ticket.pod is None:
@@ -312,7 +313,7 @@ class Keeper:
             name=facts.name,
             uid=facts.uid,
             function=function,
-            version=Version(facts.digest, self._tokens.version_of(facts)),
+            version=self._version_of(attendant),
             state=attendant.state,
             reclaim_after=facts.reclaim_after,
             why=_held_up(attendant),
@@ -449,8 +450,9 @@ class Keeper:
     def _promise(self, said: Promise) -> None:
         pod, wanted = self.census.find(said.name), self._wanted.get(said.function)
         if self._promises is not None and pod is not None:
-            # Of a function that nobody has called or warmed up, nobody has looked what its image is.
-            known = wanted if isinstance(wanted, Wanted) else None
+            # Of a function that nobody has called or warmed up, nobody has looked what its image is; and what was
+            # wanted last need not be what a pod of another runner is.
+            known = wanted if isinstance(wanted, Wanted) and wanted.version == self._version_of(pod) else None
             self._promises.make(said, pod, lambda: pod.channel.way, known)
 
     def _launch_again(self, attendant: Attendant) -> Launch | None:
@@ -523,6 +525,9 @@ class Keeper:
         await self._ttl.stop()
         for attendant in self.census:
             await attendant.dismiss("the runner stops")
+
+    def _version_of(self, attendant: Attendant) -> Version:
+        return Version(attendant.facts.digest, self._tokens.version_of(attendant.facts))
 
     def _pod_name(self, function: str, version: Version, number: int) -> str:
         return self._wanted[function].pod_name(version, number)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from krm_runner.core.held_call import Destination, HeldCall, NextCalls, Promise
@@ -21,7 +21,7 @@ from krm_runner.pods.lease import Wanted
 Pod = TypeVar("Pod")
 _MARGIN = 1.0
 """So long before a pod may be collected nobody is sent there unasked."""
-_MOST_PODS = 1024
+_MOST_PODS = 4096
 """That are remembered, also after they are gone."""
 Way = tuple[Destination, tuple[tuple[str, str], ...]]
 """Where a call is sent, and with which headers."""
@@ -35,41 +35,70 @@ class _Made(Generic[Pod]):
     connection: int = 0
     """By which it was told; 0: it was not."""
 
+    def is_like(self, said: PromisedPod, pod: Pod) -> bool:
+        """Whether nothing but the time is another."""
+        return self.pod is pod and (self.said.calls, self.said.calls_in_all) == (said.calls, said.calls_in_all)
+
+
+@dataclass(slots=True)
+class _Function(Generic[Pod]):
+    pods: dict[str, _Made[Pod]] = field(default_factory=dict[str, _Made[Pod]])
+    spellings: set[str] = field(default_factory=set[str])
+    """For which its pods were told."""
+
 
 class Promises(Generic[Pod]):
     """Those that the pool has made, by function and pod; and the pods of all, by their connections.
 
-    One that was withdrawn may have been used before that was heard.
+    One that was withdrawn may have been used before that was heard. What is to be told leaves behind the calls that are
+    given pods at the same time: who comes later must not overtake them.
     """
 
     def __init__(self, next_calls: NextCalls, *, clock: Callable[[], float]) -> None:
         self._next_calls = next_calls
         self._clock = clock
-        self._made: dict[str, dict[str, _Made[Pod]]] = {}
+        self._made: dict[str, _Function[Pod]] = {}
         self._pods: OrderedDict[int, Pod] = OrderedDict()
+        self._outbox: list[Promise | int] = []
+        """Promises, and connections of those that are withdrawn."""
 
     def make(self, said: PromisedPod, pod: Pod, way: Callable[[], Way], wanted: Wanted | None) -> None:
-        """Calls may go to this pod; nobody is told before it is known what its image is (`wanted`)."""
-        made = _Made(said, pod, way)
-        functions_pods = self._made.setdefault(said.function, {})
-        if (before := functions_pods.get(said.name)) is not None and before.pod is not pod:
-            self._withdraw(before)
-        functions_pods[said.name] = made
-        if wanted is not None:
-            self._tell(made, wanted)
+        """Calls may go to this pod; nobody is told while it is not known what its image is (`wanted`)."""
+        function = self._made.setdefault(said.function, _Function())
+        before = function.pods.get(said.name)
+        made = function.pods[said.name] = _Made(said, pod, way)
+        is_like = before is not None and before.is_like(said, pod)
+        if before is not None:
+            if before.pod is pod:
+                made.connection = before.connection
+            else:
+                self._withdraw(before)
+        if not is_like and function.spellings - ({wanted.spelling} if wanted is not None else set()):
+            # Those who write the image in another way must hear of it as well: they ask, and are told.
+            for each in function.pods.values():
+                self._withdraw(each)
+            function.spellings.clear()
+            if wanted is not None:
+                self._tell_all(function, wanted)
+        elif wanted is not None:
+            self._tell(function, made, wanted)
 
     def withdraw(self, function: str, name: str) -> None:
         """Nobody goes to that pod unasked any more."""
-        functions_pods = self._made.get(function, {})
-        if (made := functions_pods.pop(name, None)) is not None:
+        known = self._made.get(function)
+        made = known.pods.pop(name, None) if known is not None else None
+        if made is not None:
             self._withdraw(made)
-        if not functions_pods:
-            self._made.pop(function, None)
+        if known is not None and not known.pods:
+            del self._made[function]
 
-    def asked(self, wanted: Wanted) -> None:
-        """A call asked that might have gone to a pod at once: whoever holds calls does not know that."""
-        for made in self._made.get(wanted.function, {}).values():
-            self._tell(made, wanted)
+    def asked(self, wanted: Wanted, pod: str, load: int) -> None:
+        """A call asked, and has this pod, which has so many calls now: if it might have gone there at once, whoever
+        holds calls does not know that."""
+        function = self._made.get(wanted.function)
+        made = function.pods.get(pod) if function is not None else None
+        if function is not None and made is not None and load <= made.said.calls:
+            self._tell_all(function, wanted)
 
     def used(self, call: HeldCall) -> Pod | None:
         """The pod that a call is with by a promise; none if there is no such thing."""
@@ -77,15 +106,22 @@ class Promises(Generic[Pod]):
 
     def pod_of(self, connection: int) -> Pod | None:
         """The one that was promised by that connection."""
+        if connection in self._pods:
+            self._pods.move_to_end(connection)
         return self._pods.get(connection)
 
-    def _tell(self, made: _Made[Pod], wanted: Wanted) -> None:
+    def _tell_all(self, function: _Function[Pod], wanted: Wanted) -> None:
+        for made in function.pods.values():
+            self._tell(function, made, wanted)
+
+    def _tell(self, function: _Function[Pod], made: _Made[Pod], wanted: Wanted) -> None:
         said = made.said
         seconds = min(said.until - _MARGIN - self._clock(), wanted.fresh_until - asyncio.get_running_loop().time())
         if seconds <= 0:
             return
         destination, headers = made.way()
         made.connection = destination.connection
+        function.spellings.add(wanted.spelling)
         self._pods[destination.connection] = made.pod
         self._pods.move_to_end(destination.connection)
         if len(self._pods) > _MOST_PODS:
@@ -99,8 +135,22 @@ class Promises(Generic[Pod]):
             calls=said.calls,
             calls_in_all=said.calls_in_all,
         )
-        self._next_calls.promise(promise)
+        self._say(promise)
 
     def _withdraw(self, made: _Made[Pod]) -> None:
         if made.connection:
-            self._next_calls.withdraw(made.connection)
+            self._say(made.connection)
+            made.connection = 0
+
+    def _say(self, what: Promise | int) -> None:
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._outbox.append(what)
+
+    def _send(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        for what in outbox:
+            if isinstance(what, Promise):
+                self._next_calls.promise(what)
+            else:
+                self._next_calls.withdraw(what)
