@@ -329,12 +329,14 @@ async def test_a_call_that_was_over_before_it_was_heard_of_is_reported(said: lis
 
 
 @pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize("has_same_way", [True, False])
 async def test_a_call_that_was_promised_its_pod_is_not_sent_again(
-    front: Front, said: list[ToFront], reports: Reports, is_early: bool
+    front: Front, said: list[ToFront], reports: Reports, has_same_way: bool, is_early: bool
 ) -> None:
+    """Nor if its pod has another connection meanwhile."""
     pod = channel()
     calls = front(Pods(pod))
-    asked = promised_call(pod)
+    asked = promised_call(pod if has_same_way else channel())
     calls.arrived(asked)
     if not is_early:
         await asyncio.sleep(0.01)
@@ -453,21 +455,6 @@ async def test_a_call_that_is_decided_otherwise_leaves_its_promised_pod(front: F
     assert forward.connection == other.way[0].connection
     calls.forwarded(answered(forward.connection))
     await calls.finish(within=5)
-
-
-@pytest.mark.parametrize("is_early", [True, False])
-async def test_a_call_that_may_have_been_executed_is_not_sent_on_another_way(
-    front: Front, said: list[ToFront], reports: Reports, is_early: bool
-) -> None:
-    """As when the pod of a promised call has another connection meanwhile."""
-    calls = front(Pods(channel()))
-    asked = promised_call(channel())
-    calls.arrived(asked)
-    if not is_early:
-        await asyncio.sleep(0.01)
-    calls.forwarded(answered(asked.connection))
-    await calls.finish(within=5)
-    assert (said, reports.codes) == ([], ["OK"])
 
 
 async def test_what_reached_its_promised_pod_is_lost_with_it(front: Front, said: list[ToFront]) -> None:
