@@ -58,7 +58,7 @@ class Holder:
             return self._outcome
         async with asyncio.timeout(timeout):
             await self._disconnected.wait()
-        return NoAnswer("disconnected", reached=False)
+        return NoAnswer("disconnected", reached=True)
 
     def disconnect(self, destination: Destination) -> None:
         self.disconnects.append(destination)

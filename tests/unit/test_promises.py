@@ -132,27 +132,60 @@ async def test_who_asks_since_pods_have_what_they_may_have_is_told_nothing(told:
 async def test_the_way_is_the_one_of_now(told: Told, promises: Promises[str]) -> None:
     ways = [way(4)]
     promises.make(said(), "one", lambda: ways[-1], wanted())
+    assert await told.short_news() == [(SHORT, 4)]
     ways.append(way(7))
     promises.asked(wanted(), "one", 1)
+    assert await told.short_news() == [(SHORT, 7)]
     promises.withdraw(FUNCTION, "one")
-    assert await told.short_news() == [(SHORT, 4), (SHORT, 7), 7], "the first one is not used any more anyway"
+    assert await told.short_news() == [7], "the first one is not used any more anyway"
 
 
 async def test_what_is_withdrawn_is_not_told_again_and_may_have_been_used(told: Told, promises: Promises[str]) -> None:
     promises.make(said(), "one", lambda: way(4), wanted())
+    assert await told.short_news() == [(SHORT, 4)]
     promises.withdraw(FUNCTION, "one")
     promises.withdraw(FUNCTION, "one")
     promises.asked(wanted(), "one", 1)
-    assert await told.short_news() == [(SHORT, 4), 4]
+    assert await told.short_news() == [4]
     assert promises.used(Call(4)) == "one"
     assert promises.used(Call(4, is_promised=False)) is None, "it was not on its way"
     assert promises.used(Call(7)) is None
 
 
+async def test_what_is_withdrawn_before_it_left_is_not_told(told: Told, promises: Promises[str]) -> None:
+    promises.make(said("one"), "one", lambda: way(4), wanted())
+    promises.make(said("two"), "two", lambda: way(5), wanted())
+    promises.withdraw(FUNCTION, "one")
+    assert await told.short_news() == [(SHORT, 5)], "and what is left is told once"
+
+
+async def test_what_is_told_after_a_withdrawal_comes_after_it(told: Told, promises: Promises[str]) -> None:
+    promises.make(said("one"), "one", lambda: way(4), wanted())
+    assert await told.short_news() == [(SHORT, 4)]
+    promises.asked(wanted(), "one", 1)
+    promises.withdraw(FUNCTION, "one")
+    promises.make(said("one"), "one", lambda: way(4), wanted())
+    assert await told.short_news() == [(SHORT, 4), 4, (SHORT, 4)]
+
+
+async def test_what_is_told_leaves_behind_whoever_was_granted_a_pod_before(told: Told, promises: Promises[str]) -> None:
+    promises.make(said("one"), "one", lambda: way(4), wanted())
+    granted = asyncio.get_running_loop().create_future()
+    order: list[str] = []
+    granted.add_done_callback(lambda _: order.append("forward"))
+    granted.set_result(None)
+    other = Wanted(image_ref.parse("example.com/other:v1"), "sha256:1", TEMPLATE, None, "", "other", float("inf"))
+    promises.make(PromisedPod(other.function, "two", 1900, 2, 1000), "two", lambda: way(5), other)
+    asyncio.get_running_loop().call_soon(lambda: order.append("later"))
+    news = await told.short_news()
+    assert (order, news) == (["forward", "later"], [(SHORT, 4), ("other", 5)])
+
+
 async def test_another_pod_of_the_same_name_takes_the_place_of_the_first(told: Told, promises: Promises[str]) -> None:
     promises.make(said(), "first", lambda: way(4), wanted())
+    assert await told.short_news() == [(SHORT, 4)]
     promises.make(said(until=1950), "first", lambda: way(4), wanted())
-    assert await told.short_news() == [(SHORT, 4), (SHORT, 4)], "it is the same, with another time"
+    assert await told.short_news() == [(SHORT, 4)], "it is the same, with another time"
     promises.make(said(), "second", lambda: way(5), wanted())
     assert await told.short_news() == [4, (SHORT, 5)]
     assert [promises.used(Call(connection)) for connection in (4, 5)] == ["first", "second"]
@@ -160,9 +193,11 @@ async def test_another_pod_of_the_same_name_takes_the_place_of_the_first(told: T
 
 async def test_what_was_told_is_withdrawn_whatever_is_known_now(told: Told, promises: Promises[str]) -> None:
     promises.make(said(), "one", lambda: way(4), wanted())
+    assert await told.short_news() == [(SHORT, 4)]
     promises.make(said(until=1950), "one", lambda: way(4), wanted(-1))
+    assert await told.short_news() == []
     promises.withdraw(FUNCTION, "one")
-    assert await told.short_news() == [(SHORT, 4), 4]
+    assert await told.short_news() == [4]
 
 
 @pytest.mark.parametrize("latest", [SHORT, None])
@@ -170,22 +205,41 @@ async def test_other_terms_and_other_pods_count_for_all_who_write_the_image(
     told: Told, promises: Promises[str], latest: str | None
 ) -> None:
     now = wanted(spelling=latest) if latest else None
+    all_of_them = [(SHORT, 4), (SHORT, 5)] if latest else []
     promises.make(said("one"), "one", lambda: way(4), wanted())
     promises.asked(wanted(spelling=LONG), "one", 1)
     assert await told.short_news() == [(SHORT, 4), (LONG, 4)]
     promises.make(said("two"), "two", lambda: way(5), now)
-    assert await told.short_news() == [4, *([(SHORT, 4), (SHORT, 5)] if latest else [])]
+    assert await told.short_news() == [4, *all_of_them]
     promises.asked(wanted(spelling=LONG), "one", 1)
     assert await told.short_news() == [(LONG, 4), (LONG, 5)]
     promises.make(said("one", calls=9), "one", lambda: way(4), now)
-    assert await told.short_news() == [4, 5, *([(SHORT, 4), (SHORT, 5)] if latest else [])]
+    assert await told.short_news() == [4, 5, *all_of_them]
     promises.make(said("two", until=1950), "two", lambda: way(5), now)
-    assert await told.short_news() == ([(SHORT, 5)] if latest else []), "it is only there for longer"
+    assert await told.short_news() == all_of_them, "it is only there for longer"
 
 
-async def test_no_more_pods_are_remembered_than_there_may_be(promises: Promises[str]) -> None:
+async def test_who_is_told_of_one_pod_is_told_of_all(told: Told, promises: Promises[str]) -> None:
+    for connection, name in ((4, "one"), (5, "two")):
+        promises.make(said(name), name, partial(way, connection), None)
+    promises.make(said("one", until=1950), "one", lambda: way(4), wanted(spelling=LONG))
+    assert await told.short_news() == [(LONG, 4), (LONG, 5)]
+
+
+async def test_no_more_spellings_are_told_than_there_may_be(told: Told, promises: Promises[str]) -> None:
+    promises.make(said(), "one", lambda: way(4), None)
+    for number in range(16):
+        promises.asked(wanted(spelling=f"function:{number}"), "one", 1)
+    assert len(await told.short_news()) == 16
+    promises.asked(wanted(spelling="function:15"), "one", 1)
+    promises.asked(wanted(spelling="function:16"), "one", 1)
+    assert await told.short_news() == [("function:15", 4), 4, ("function:16", 4)]
+
+
+async def test_no_more_pods_are_remembered_than_there_may_be(told: Told, promises: Promises[str]) -> None:
     for connection in range(1, 4098):
-        promises.make(said(f"pod-{connection}"), f"pod-{connection}", partial(way, connection), wanted())
+        promises.make(said(), f"pod-{connection}", partial(way, connection), wanted())
+        await told.news()
         assert promises.used(Call(1)) == "pod-1", "what is used is remembered"
     assert promises.used(Call(2)) is None
     assert promises.used(Call(4097)) == "pod-4097"

@@ -63,7 +63,8 @@ class FrontsCall:
         """See `core.held_call.HeldCall`."""
         if self.answered is not None:
             return self.answered
-        end = asyncio.get_running_loop().time() + timeout
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
         if self.is_promised:
             outcome = await self._outcome_by(end)
             if destination.connection == self.connection or not isinstance(outcome, NoAnswer) or outcome.reached:
@@ -75,7 +76,7 @@ class FrontsCall:
             connection=destination.connection,
             address=destination.address,
             authority=destination.authority,
-            timeout_seconds=timeout,
+            timeout_seconds=max(0.0, end - loop.time()),
             headers=headers_of(headers),
         )
         self._calls.send(ToFront(forward=forward))

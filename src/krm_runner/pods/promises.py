@@ -9,7 +9,7 @@ any more: it is told again, for the image as that caller writes it.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -23,6 +23,8 @@ _MARGIN = 1.0
 """So long before a pod may be collected nobody is sent there unasked."""
 _MOST_PODS = 4096
 """That are remembered, also after they are gone."""
+_MOST_SPELLINGS = 16
+"""Of one function, for which its pods are told: with a digest the tag can be anything."""
 Way = tuple[Destination, tuple[tuple[str, str], ...]]
 """Where a call is sent, and with which headers."""
 
@@ -50,8 +52,9 @@ class _Function(Generic[Pod]):
 class Promises(Generic[Pod]):
     """Those that the pool has made, by function and pod; and the pods of all, by their connections.
 
-    One that was withdrawn may have been used before that was heard. What is to be told leaves behind the calls that are
-    given pods at the same time: who comes later must not overtake them.
+    One that was withdrawn may have been used before that was heard. Whoever is told of a function is told all of its
+    pods: with some of them the others would have no calls. What is to be told leaves behind the calls that are given
+    pods at the same time: who comes later must not overtake them.
     """
 
     def __init__(self, next_calls: NextCalls, *, clock: Callable[[], float]) -> None:
@@ -59,8 +62,10 @@ class Promises(Generic[Pod]):
         self._clock = clock
         self._made: dict[str, _Function[Pod]] = {}
         self._pods: OrderedDict[int, Pod] = OrderedDict()
-        self._outbox: list[Promise | int] = []
-        """Promises, and connections of those that are withdrawn."""
+        self._outbox: deque[Wanted | int] = deque()
+        """What to tell all promises for, as they are when it leaves; and connections of those that are withdrawn."""
+        self._pending: set[tuple[str, str]] = set()
+        """Functions and spellings in the outbox, behind every withdrawal."""
 
     def make(self, said: PromisedPod, pod: Pod, way: Callable[[], Way], wanted: Wanted | None) -> None:
         """Calls may go to this pod; nobody is told while it is not known what its image is (`wanted`)."""
@@ -68,20 +73,15 @@ class Promises(Generic[Pod]):
         before = function.pods.get(said.name)
         made = function.pods[said.name] = _Made(said, pod, way)
         is_like = before is not None and before.is_like(said, pod)
-        if before is not None:
-            if before.pod is pod:
-                made.connection = before.connection
-            else:
-                self._withdraw(before)
+        if before is not None and before.pod is pod:
+            made.connection = before.connection
+        elif before is not None:
+            self._withdraw(before)
         if not is_like and function.spellings - ({wanted.spelling} if wanted is not None else set()):
             # Those who write the image in another way must hear of it as well: they ask, and are told.
-            for each in function.pods.values():
-                self._withdraw(each)
-            function.spellings.clear()
-            if wanted is not None:
-                self._tell_all(function, wanted)
-        elif wanted is not None:
-            self._tell(function, made, wanted)
+            self._withdraw_all(function)
+        if wanted is not None:
+            self._tell(wanted)
 
     def withdraw(self, function: str, name: str) -> None:
         """Nobody goes to that pod unasked any more."""
@@ -97,8 +97,8 @@ class Promises(Generic[Pod]):
         holds calls does not know that."""
         function = self._made.get(wanted.function)
         made = function.pods.get(pod) if function is not None else None
-        if function is not None and made is not None and load <= made.said.calls:
-            self._tell_all(function, wanted)
+        if made is not None and load <= made.said.calls:
+            self._tell(wanted)
 
     def used(self, call: HeldCall) -> Pod | None:
         """The pod that a call is with by a promise; none if there is no such thing."""
@@ -110,11 +110,45 @@ class Promises(Generic[Pod]):
             self._pods.move_to_end(connection)
         return self._pods.get(connection)
 
-    def _tell_all(self, function: _Function[Pod], wanted: Wanted) -> None:
-        for made in function.pods.values():
-            self._tell(function, made, wanted)
+    def _tell(self, wanted: Wanted) -> None:
+        if (wanted.function, wanted.spelling) not in self._pending:
+            self._pending.add((wanted.function, wanted.spelling))
+            self._put(wanted)
 
-    def _tell(self, function: _Function[Pod], made: _Made[Pod], wanted: Wanted) -> None:
+    def _withdraw(self, made: _Made[Pod]) -> None:
+        if made.connection:
+            self._pending.clear()
+            self._put(made.connection)
+            made.connection = 0
+
+    def _withdraw_all(self, function: _Function[Pod]) -> None:
+        for made in function.pods.values():
+            self._withdraw(made)
+        function.spellings.clear()
+
+    def _put(self, what: Wanted | int) -> None:
+        self._outbox.append(what)
+        # Each by itself: behind all that was granted before it.
+        asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        what = self._outbox.popleft()
+        if isinstance(what, int):
+            self._next_calls.withdraw(what)
+            return
+        self._pending.discard((what.function, what.spelling))
+        function = self._made.get(what.function)
+        if function is None:
+            return
+        if what.spelling not in function.spellings and len(function.spellings) >= _MOST_SPELLINGS:
+            for made in function.pods.values():
+                if made.connection:
+                    self._next_calls.withdraw(made.connection)
+            function.spellings.clear()
+        for made in function.pods.values():
+            self._promise(function, made, what)
+
+    def _promise(self, function: _Function[Pod], made: _Made[Pod], wanted: Wanted) -> None:
         said = made.said
         seconds = min(said.until - _MARGIN - self._clock(), wanted.fresh_until - asyncio.get_running_loop().time())
         if seconds <= 0:
@@ -135,22 +169,4 @@ class Promises(Generic[Pod]):
             calls=said.calls,
             calls_in_all=said.calls_in_all,
         )
-        self._say(promise)
-
-    def _withdraw(self, made: _Made[Pod]) -> None:
-        if made.connection:
-            self._say(made.connection)
-            made.connection = 0
-
-    def _say(self, what: Promise | int) -> None:
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._send)
-        self._outbox.append(what)
-
-    def _send(self) -> None:
-        outbox, self._outbox = self._outbox, []
-        for what in outbox:
-            if isinstance(what, Promise):
-                self._next_calls.promise(what)
-            else:
-                self._next_calls.withdraw(what)
+        self._next_calls.promise(promise)

@@ -217,7 +217,7 @@ class WrapperChannel:
         except TimeoutError as error:
             raise self._answers.too_late(request, after=loop.time() - started) from error
         if self._closed and isinstance(outcome, NoAnswer):
-            raise self._answers.lost(request, Trouble(self._closed, reached=True))
+            raise self._answers.lost(request, Trouble(self._closed, reached=outcome.reached))
         return self._answers.of_held_call(request, outcome, after=loop.time() - started)
 
     @property
