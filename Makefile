@@ -10,11 +10,13 @@ PYTEST_FLAGS ?=
 # The picture of the page that a benchmark wrote its table into.
 PICTURE = $(if $(findstring --update,$(ARGS)),python -m bench.plot $(lastword $(ARGS)))
 # What is measured is what the image has.
-FRONT = if command -v cargo >/dev/null; then sh front/build.sh; else echo "no cargo: Python has the port"; fi
+PROGRAMS = if command -v cargo >/dev/null; then sh wrapper/build.sh && sh front/build.sh; else echo "no cargo: Python serves the port"; fi
 CLUSTER := PYTHONPATH=tests python -m cluster
+# Notes how long a stage took, for .ci/run.
+TIMED := sh tests/timed.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format e2e cluster-up cluster-down cluster-shell bench bench-pods wrapper front images proto lock clean
+.PHONY: help setup run test check format kubernetes control-plane e2e cluster-up cluster-down cluster-shell bench bench-pods wrapper front programs images proto lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,17 +27,23 @@ run: $(VENV)/.run ## start the service on port 9445 with the functions of this r
 	exec krm-runner serve --disable-runtimes=pod --functions=functions --config=config.yaml $(ARGS)
 
 test: $(VENV)/.dev ## fast tests: unit and integration, of the wrapper server and the front too
-	@sh tests/crates/test.sh
-	@sh tests/integration/ensure-tools.sh
-	pytest tests/unit tests/integration $(PYTEST_FLAGS)
+	$(TIMED) "test: Rust" sh tests/crates/test.sh
+	$(TIMED) "test: programs" sh tests/crates/build.sh
+	$(TIMED) "test: tools" sh tests/integration/ensure-tools.sh
+	sh tests/side-by-side.sh test --dist=loadfile tests/unit tests/integration $(PYTEST_FLAGS)
 
-e2e: $(VENV)/.dev ## tests that need the machine: Go clients, cgroups, load, a real Kubernetes
+kubernetes: $(VENV)/.dev programs ## build the Kubernetes and the tools that the tests below need, once
 	@sh tests/e2e/ensure-go.sh
-	@if command -v cargo >/dev/null; then sh wrapper/build.sh && sh front/build.sh; fi
-	@$(CLUSTER) build
-	@if command -v go >/dev/null; then PYTHONPATH=tests python -m support.go_tools; fi
-	pytest tests/e2e --ignore=tests/e2e/cluster --durations=10 $(PYTEST_FLAGS)
-	$(CLUSTER) run -- sh tests/e2e/cluster/run.sh $(PYTEST_FLAGS)
+	$(TIMED) "Kubernetes and images" env $(CLUSTER) build
+	$(TIMED) "Go tools" sh -c 'if command -v go >/dev/null; then PYTHONPATH=tests python -m support.go_tools; fi'
+
+control-plane: kubernetes ## the pod runtime on a real API server, with pods as processes of this machine
+	@sh tests/integration/ensure-tools.sh
+	sh tests/side-by-side.sh control-plane tests/control_plane $(PYTEST_FLAGS)
+
+e2e: control-plane ## that, and tests that need the machine: Go clients, cgroups, load, a real Kubernetes
+	sh tests/side-by-side.sh e2e --dist=loadfile tests/e2e --ignore=tests/e2e/cluster $(PYTEST_FLAGS)
+	$(TIMED) "e2e: cluster, in all" env $(CLUSTER) run -- sh tests/side-by-side.sh "e2e: cluster" --dist=loadgroup tests/e2e/cluster $(PYTEST_FLAGS)
 
 cluster-up: $(VENV)/.dev ## start a Kubernetes of our own for the tests (ARGS=--api-only: its API server alone)
 	@$(CLUSTER) up $(ARGS)
@@ -47,30 +55,33 @@ cluster-shell: $(VENV)/.dev ## a shell in its network, with kubectl
 	@$(CLUSTER) shell
 
 check: $(VENV)/.dev ## formatting, lint, types, import contracts, generated code
-	ruff format --check .
-	ruff check .
-	lint-imports --no-logo
-	mypy
-	pyright
-	sh proto/check.sh
-	@sh tests/crates/check.sh
+	$(TIMED) "check: ruff format" ruff format --check .
+	$(TIMED) "check: ruff" ruff check .
+	$(TIMED) "check: import contracts" lint-imports --no-logo
+	$(TIMED) "check: mypy" mypy
+	$(TIMED) "check: pyright" pyright
+	$(TIMED) "check: generated code" sh proto/check.sh
+	$(TIMED) "check: Rust" sh tests/crates/check.sh
 
 format: $(VENV)/.dev ## format the code and mend what lint can mend
 	ruff check --fix .
 	ruff format .
-	@if command -v cargo >/dev/null; then for crate in wrapper wrapper/loader front bench/load; do cargo fmt --manifest-path $$crate/Cargo.toml; done; fi
+	@if command -v cargo >/dev/null; then cargo fmt --all && cargo fmt --manifest-path wrapper/loader/Cargo.toml; fi
 
-wrapper: ## build the wrapper server, plain and packed: wrapper/target/release/wrapper-server{,-packed}
+wrapper: ## build the wrapper server, plain and packed: build/programs/release/wrapper-server{,-packed}
 	sh wrapper/build.sh
 
-front: $(BIN)/python ## build the front, front/target/release/krm-front, and have the runner of .venv use it
+front: $(BIN)/python ## build the front, build/programs/release/krm-front, and have the runner of .venv use it
 	sh front/build.sh
+
+programs: $(BIN)/python ## build both as the tests use them, without whole-program optimization: build/programs/ci
+	$(TIMED) "programs" sh tests/crates/build.sh
 
 images: $(VENV)/.dev wrapper front ## write the images as OCI archives, with their parts lists: build/images/
 	@python -m images
 
 bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--help)
-	@$(FRONT)
+	@$(PROGRAMS)
 	python -m bench.envelope
 	python -m bench.exec_runtime $(ARGS)
 	python -m bench.standby $(if $(findstring --quick,$(ARGS)),--quick)
@@ -79,7 +90,7 @@ bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--he
 	$(PICTURE)
 
 bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with many pods, first ones and their neighbours on the tests' Kubernetes (ARGS=--quick, ARGS="--update docs/performance.md")
-	@$(FRONT)
+	@$(PROGRAMS)
 	$(CLUSTER) build
 	PYTHONPATH=tests python -m bench.warm_path $(ARGS)
 	PYTHONPATH=tests python -m bench.pool_size $(ARGS)
@@ -100,7 +111,7 @@ lock: $(VENV)/.dev ## pin the newest versions of all dependencies, with hashes
 	python -m images.debian >/dev/null
 
 clean: ## remove everything that was built here
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist wrapper/target front/target bench/load/target
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist target
 
 $(BIN)/python:
 	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)"

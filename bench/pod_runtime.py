@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -29,23 +29,21 @@ from bench.measure import BenchmarkError, number, progress
 from bench.table import Column
 from cluster import layout
 from cluster.full import FullCluster
-from images.__main__ import wrapper_server_image
+from images.__main__ import WRAPPER, wrapper_server_image
 from krm_runner.core.spare import COMMAND, SPARE
 from support import function_images
 from support.calls import wish
 from support.client import Client
 from support.in_cluster import InCluster
-from support.kube import Json, Kube, wait_until
+from support.kube import Json, Kube, Watch, wait_until
 from support.namespace import Namespace
 from support.push import Push
 from support.runner import RunnerProcess
 from support.site import ASKED_FOR, LABEL, RESTRICTED, WRAPPER_RIGHTS, Site
-from support.wrapper import packed_wrapper
 
 STARTS = 10
 WARM_CALLS = 200
 _SECONDS = 60
-_LONGEST_RUN = 1800
 _PHASES = {
     "create": "until the API server has the pod",
     "schedule": "until it has a node",
@@ -88,7 +86,7 @@ def main() -> None:
     with installation(cluster) as (site, push), installation(cluster) as (site_with_spares, _):
         function = function_images.catalog("set-namespace", "distroless")
         images = [push("set-namespace", function, tag=f"v{start}") for start in range(starts + 1)]
-        packed = ("--wrapper-delivery=config-map", f"--wrapper-file={packed_wrapper()}")
+        packed = ("--wrapper-delivery=config-map", f"--wrapper-file={WRAPPER.with_name('wrapper-server-packed')}")
         sides = [
             Starts(site, f"runner-{number}", flags, has_peer=_ANNOUNCED not in flags)
             for number, flags in enumerate(((), (_ANNOUNCED,), packed, (*packed, _ANNOUNCED)))
@@ -139,7 +137,7 @@ class RunningSince:
 
     def __init__(self, site: Site) -> None:
         self._seen: dict[tuple[str, int], float] = {}
-        pods = site.functions.kube.watch(site.functions.path("pods"), seconds=_LONGEST_RUN)
+        pods = site.functions.kube.watch(site.functions.path("pods"))
         threading.Thread(target=self._follow, args=(pods,), daemon=True).start()
 
     def of(self, pod: Json) -> float:
@@ -148,7 +146,7 @@ class RunningSince:
         wait_until(lambda: which in self._seen, what="the container runs")
         return self._seen[which]
 
-    def _follow(self, pods: Iterator[tuple[str, Json]]) -> None:
+    def _follow(self, pods: Watch) -> None:
         for _, pod in pods:
             for status in pod["status"].get("containerStatuses", ()):
                 if "running" in status["state"]:

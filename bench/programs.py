@@ -2,7 +2,7 @@
 
 Two C programs always. A load generator in Rust where there is cargo, else a slower one in Python takes over. Two
 functions of the catalog where there is a Go toolchain, and one in JavaScript where there is Node.js, else they are left
-out. What cargo builds stays beside its sources, in target/.
+out. What cargo builds is in target/ and build/programs/.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import inputs
+from images.__main__ import WRAPPER
 
 _BENCH = Path(__file__).parent
 _ROOT = _BENCH.parent
@@ -60,10 +61,8 @@ def load_generator() -> LoadGenerator:
             "Python, since there is no cargo: its own CPU time takes much from the runner",
             (sys.executable, "-m", "bench.python_load"),
         )
-    crate = _BENCH / "load"
-    target = crate / "target"
-    _run(*("cargo", "build", "--quiet", "--release", "--locked", "--target-dir", str(target)), cwd=crate)
-    return LoadGenerator("Rust", (str(target / "release" / "load"),))
+    _run(*("cargo", "build", "--quiet", "--release", "--locked", "--package", "load"), cwd=_ROOT)
+    return LoadGenerator("Rust", (str(_ROOT / "target" / "release" / "load"),))
 
 
 def go_wrapper() -> Path:
@@ -80,7 +79,7 @@ def wrapper_server() -> Path:
     if shutil.which("cargo") is None:
         raise MissingToolError("no cargo: the wrapper server cannot be built")
     _run("sh", str(_ROOT / "wrapper" / "build.sh"))
-    return _ROOT / "wrapper" / "target" / "release" / "wrapper-server"
+    return WRAPPER
 
 
 def functions() -> list[Function]:

@@ -1,4 +1,4 @@
-"""Packs the wrapper server for --wrapper-delivery=config-map: target/release/wrapper-server-packed.
+"""DIRECTORY: packs the wrapper server there for --wrapper-delivery=config-map, as wrapper-server-packed beside it.
 
 The loader, padded; the sizes of the server and of what it is packed to; the server, compressed (deflate). The runner
 splits that over ConfigMaps; in one piece it is a program, too. The same server and loader give the same file.
@@ -12,7 +12,6 @@ import sys
 import zlib
 from pathlib import Path
 
-BUILT = Path(__file__).parent / "target" / "release"
 LOADER_SIZE = 64 * 1024
 """The same number is in loader/src/main.rs."""
 
@@ -26,15 +25,15 @@ def pack(loader: bytes, server: bytes) -> bytes:
     return loader.ljust(LOADER_SIZE, b"\0") + struct.pack("<II", len(server), len(packed)) + packed
 
 
-def main() -> None:
+def main(directory: Path) -> None:
     """Write it beside the server."""
-    content = pack((BUILT / "wrapper-server-loader").read_bytes(), (BUILT / "wrapper-server").read_bytes())
+    content = pack((directory / "wrapper-server-loader").read_bytes(), (directory / "wrapper-server").read_bytes())
     # Not written onto itself: the program may be running.
-    new = BUILT / "wrapper-server-packed.new"
+    new = directory / "wrapper-server-packed.new"
     new.write_bytes(content)
     new.chmod(0o755)
-    os.replace(new, BUILT / "wrapper-server-packed")
+    os.replace(new, directory / "wrapper-server-packed")
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

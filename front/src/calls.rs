@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use tokio::sync::watch;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 use tonic::body::Body;
 use tonic::{Code, Status};
 use wrapper_server::call::Outcome;
@@ -35,6 +35,8 @@ use crate::reply::Reply;
 const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 /// How long after a call's deadline the runner may still tell its caller why.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long before the caller's deadline it is answered in any case. The runner's own margin is larger.
+const BEFORE_THE_DEADLINE: Duration = Duration::from_millis(5);
 /// So much of its time must be left to a call whose answer is told later: the runner waits for it no longer.
 const IN_TIME: Duration = Duration::from_secs(1);
 
@@ -197,6 +199,7 @@ impl Front {
             Box::pin(forward(by, order, incoming.framed.clone(), self.message_limit))
         });
         let mut news = Some(news);
+        let last_moment = last_moment(&record, headers);
         loop {
             let event = tokio::select! {
                 biased;
@@ -204,7 +207,7 @@ impl Front {
                 passed = async { forwarding.as_mut().expect("only then").await }, if forwarding.is_some() => {
                     Event::Passed(passed)
                 }
-                () = sleep_until(record.deadline + PATIENCE) => Event::Silence,
+                () = sleep_until(last_moment) => Event::Silence,
                 // A promised pod has the call before the runner hears of it.
                 () = ready(()), if news.is_some() => Event::Time,
             };
@@ -260,7 +263,7 @@ impl Front {
                     self.tell_of(question.id, connection, messages::Outcome::Trouble(trouble));
                 }
                 Event::Silence => {
-                    let why = format!("function \"{}\": the runner did not say what becomes of the call", record.image);
+                    let why = format!("function \"{}\" had no answer before the deadline of the call", record.image);
                     return Err(Status::deadline_exceeded(why));
                 }
             }
@@ -269,6 +272,15 @@ impl Front {
 
     fn tell_of(&self, id: u64, connection: u64, outcome: messages::Outcome) {
         self.link.tell(News::Forwarded(Forwarded { id, connection, outcome: Some(outcome) }));
+    }
+}
+
+/// When the caller is answered, whether the runner has said anything or not: before the deadline that the caller set, at
+/// which the server would answer CANCELLED in our place.
+fn last_moment(record: &Record, headers: &HeaderMap) -> Instant {
+    match timeout_of(headers) {
+        Some(timeout) => record.started + timeout.min(LONGEST_TIMEOUT).saturating_sub(BEFORE_THE_DEADLINE),
+        None => record.deadline + PATIENCE,
     }
 }
 
@@ -302,4 +314,20 @@ fn monotonic_seconds() -> f64 {
 
 fn status_of(refuse: Refuse) -> Status {
     Status::with_details(Code::from(refuse.code), refuse.message, refuse.details.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_caller_is_answered_before_the_deadline_that_it_set_and_after_the_runners_own_margin() {
+        let mut headers = HeaderMap::new();
+        headers.insert("grpc-timeout", "500m".parse().unwrap());
+        let record = Record::new(Link::to_nobody(), time_for(&headers, Duration::from_secs(600)));
+        let moment = last_moment(&record, &headers);
+        assert!(moment < record.started + Duration::from_millis(500));
+        assert!(moment > record.deadline, "the runner has a little time to say why");
+        assert_eq!(last_moment(&record, &HeaderMap::new()), record.deadline + PATIENCE);
+    }
 }

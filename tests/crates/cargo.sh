@@ -1,6 +1,5 @@
 # Read by the scripts beside it, from the root of the repository: they end here where there is no cargo. In CI nothing is
 # skipped.
-crates="wrapper wrapper/loader front bench/load"
 if ! command -v cargo >/dev/null; then
     if [ "${CI:-}" = true ]; then
         echo "$skipped: cargo (Rust 1.88 or later) must not be missing in CI" >&2
@@ -9,3 +8,4 @@ if ! command -v cargo >/dev/null; then
     echo "skipped: $skipped: no cargo (Rust 1.88 or later)"
     exit 0
 fi
+loader="--manifest-path wrapper/loader/Cargo.toml"

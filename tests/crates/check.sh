@@ -4,8 +4,12 @@ set -eu
 cd "$(dirname "$0")/../.."
 skipped="checking what is written in Rust"
 . tests/crates/cargo.sh
-for crate in $crates; do
-    cargo fmt --check --manifest-path "$crate/Cargo.toml"
-    cargo metadata --quiet --locked --format-version 1 --manifest-path "$crate/Cargo.toml" |
-        python tests/crates/licences.py "$crate"
-done
+cargo fmt --all --check
+# shellcheck disable=SC2086 # a flag and its value
+cargo fmt --check $loader
+licences() {
+    cargo metadata --quiet --locked --format-version 1 "$@" | python tests/crates/licences.py
+}
+licences
+# shellcheck disable=SC2086
+licences $loader

@@ -1,20 +1,14 @@
 #!/bin/sh
-# Lint, tests and builds of what is written in Rust: the wrapper server with its loader, the front, the load generator of
-# the benchmarks. pytest runs the vectors and everything else against what is built here.
+# Lint and tests of what is written in Rust: the wrapper server with its loader, the front, the load generator of the
+# benchmarks. pytest runs the vectors and everything else against what build.sh builds.
 set -eu
 cd "$(dirname "$0")/../.."
-skipped="building and testing the wrapper server and the front"
+skipped="testing the wrapper server and the front"
 . tests/crates/cargo.sh
-echo "building and testing the wrapper server and the front (the first time takes three minutes)"
-for crate in $crates; do
-    # One directory for all, so that what they share is compiled once.
-    set -- --quiet --locked --manifest-path "$crate/Cargo.toml" --target-dir wrapper/target
-    # The loader has no standard library, and with it no tests.
-    [ "$crate" = wrapper/loader ] && all="" || all=--all-targets
-    cargo clippy "$@" $all -- -D warnings
-    [ "$crate" = wrapper/loader ] || cargo test "$@"
-done
-# For the tests that hold its verdicts against the runner's.
-cargo build --quiet --locked --manifest-path wrapper/Cargo.toml --example verdict
-sh wrapper/build.sh
-sh front/build.sh
+echo "testing the wrapper server and the front (the first time takes two minutes)"
+cargo clippy --quiet --locked --profile ci --workspace --all-targets -- -D warnings
+# The loader has no standard library, and with it no tests.
+# shellcheck disable=SC2086 # a flag and its value
+cargo clippy --quiet --locked $loader --target-dir target -- -D warnings
+# Builds examples/verdict as well, for the tests that hold its verdicts against the runner's.
+cargo test --quiet --locked --profile ci --workspace

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -17,11 +14,9 @@ from cluster.api_only import ApiServer
 from cluster.layout import Layout
 from integration.conftest import Installation, front_of
 from krm_runner.kube.client import KubeClient, find_cluster
-from support.machine import ROOT, missing
+from support.go_tools import GRPCURL, go_tool
+from support.machine import missing
 from support.relay import Relay
-
-TOOLS = ROOT / ".cache" / "tools"
-GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 
 
 @pytest.fixture(params=["python", "front"])
@@ -66,10 +61,5 @@ async def client(relay: Relay) -> AsyncIterator[KubeClient]:
 
 @pytest.fixture(scope="session")
 def grpcurl() -> Path:
-    """A stock client in Go, built from its module once."""
-    if shutil.which("go") is None:
-        missing("no Go toolchain: cannot build grpcurl")
-    binary = TOOLS / "grpcurl"
-    if not binary.exists():
-        subprocess.run(["go", "install", GRPCURL], check=True, timeout=900, env=os.environ | {"GOBIN": str(TOOLS)})
-    return binary
+    """A stock client in Go."""
+    return go_tool(GRPCURL)

@@ -22,6 +22,7 @@ from cluster.traces import traces
 from support.machine import ROOT, missing
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+pytestmark = pytest.mark.alone
 
 
 Start = Callable[..., subprocess.Popen[str]]

@@ -269,7 +269,8 @@ async def test_a_kubeconfig_that_is_none(content: str | None, tmp_path: Path, mo
         path.write_text(content)
     monkeypatch.setenv("KUBECONFIG", str(path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ConfigurationError, match=f"no Kubernetes cluster is known: kubeconfig {path}: ."):
+    why = f"kubeconfig {path}: ." if content is not None else f"KUBECONFIG is {path}, and there is no such file"
+    with pytest.raises(ConfigurationError, match=f"no Kubernetes cluster is known: {why}"):
         await find_cluster()
 
 

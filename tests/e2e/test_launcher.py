@@ -444,6 +444,9 @@ async def test_a_spare_becomes_the_pod_of_one_launch_alone(place: Place) -> None
     facts = await place.facts(SPARE.name)
     assert facts.serves(others[results.index(True)], template_version=BUILT_IN.version)
     assert facts.is_converted
+    now = await place.client.get(place.path("pods", SPARE.name))
+    assert not await launcher.convert(now, wanted(image("example.com/late:v1"))), "it is a function's pod by now"
+    assert (await place.facts(SPARE.name)).asked_for == facts.asked_for
     assert await place.names("pods") == await place.names("services") == [SPARE.name]
 
 

@@ -21,6 +21,7 @@ from support.runner import RunnerProcess
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 GIB = 1024**3
 CGROUPS = Path("/sys/fs/cgroup")
+pytestmark = pytest.mark.alone
 
 
 class MemoryCgroup:

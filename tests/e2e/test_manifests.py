@@ -267,6 +267,7 @@ def test_the_charts_values_are_all_in_its_schema_and_used() -> None:
         ("wrapperDelivery=by-hand", "wrapperDelivery"),
         ("wrapperDelivery=config-map,mesh.enabled=true", "wrapperDelivery"),
         ("announcements.enabled=true,mesh.enabled=true", "announcements"),
+        ("tls.clientCa=true", "tls.clientCa"),
         ("wrapperDelivery=image-volume,functionPods.runtimeClassName=gvisor", "wrapperDelivery"),
     ],
 )

@@ -5,17 +5,16 @@ There is no node here: pods are created and stay as they are, unless the test pl
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from cluster.layout import Layout
-from krm_runner.core.rights import RIGHTS, Need, Place, Right
+from krm_runner.core.rights import RIGHTS, Need, Place
 from support.client import Answer, Client
 from support.installation import BaseInstallation
 from support.manifests import SYSTEM
@@ -101,21 +100,6 @@ class Scene:
         spec = {"ports": [{"port": 9446}], "selector": {LABEL: name}}
         self.base.apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
 
-    def fail_pod(self, name: str) -> None:
-        """As the kubelet says it of one whose container ended without a word."""
-        ended = {"exitCode": 3, "reason": "Error", "startedAt": None, "finishedAt": None}
-        state = {
-            "name": "function",
-            "ready": False,
-            "restartCount": 0,
-            "image": "x",
-            "imageID": "",
-            "state": {"terminated": ended},
-        }
-        status = {"status": {"phase": "Failed", "containerStatuses": [state]}}
-        where = f"--namespace={self.base.functions}"
-        self.base.kubectl("patch", "pod", name, where, "--subresource=status", "--type=merge", "-p", json.dumps(status))
-
 
 @pytest.fixture
 def scene(api_server: Layout, tmp_path: Path) -> Iterator[Scene]:
@@ -144,95 +128,6 @@ async def test_the_base_is_enough_and_only_the_platform_of_nodes_is_refused(scen
     assert used <= granted
     assert {("create", "pods"), ("create", "services"), ("delete", "pods"), ("delete", "services")} <= used
     assert {(verb, kind) for verb in ("list", "watch") for kind in ("pods", "services", "configmaps")} <= used
-
-
-def _right(verb: str, resource: str) -> Right:
-    return next(right for right in RIGHTS if (right.verb, right.resource) == (verb, resource))
-
-
-def _take_pod_name(scene: Scene) -> None:
-    scene.pod(POD, {})
-
-
-def _nothing(_: Scene) -> None:
-    pass
-
-
-@pytest.mark.parametrize(
-    ("verb", "resource", "before"),
-    [
-        ("create", "pods", _nothing),
-        ("create", "services", _nothing),
-        ("get", "pods", _take_pod_name),
-    ],
-)
-async def test_calls_fail_at_once_with_the_servers_words(
-    scene: Scene, verb: str, resource: str, before: Callable[[Scene], None]
-) -> None:
-    before(scene)
-    scene.base.without(scene.base.functions, resource, verb)
-    answer = await call(scene.runner())
-    assert (answer.code, answer.reason) == ("FAILED_PRECONDITION", "POD_CANNOT_START"), answer.message
-    assert f'cannot {verb} resource "{resource}"' in answer.message
-    assert "POD_CANNOT_START" in _right(verb, resource).without or "its call fails" in _right(verb, resource).without
-
-
-async def test_a_service_that_may_not_be_looked_at_costs_its_pod(scene: Scene) -> None:
-    scene.service(POD, {})
-    scene.base.without(scene.base.functions, "services", "get")
-    runner = scene.runner()
-    answer = await call(runner)
-    runner.wait_for_line("pod not created.*cannot get resource .*services")
-    assert answer.reason in ("POD_NOT_STARTED", "POD_CANNOT_START"), answer.message
-
-
-@pytest.mark.parametrize("resource", ["pods", "services"])
-@pytest.mark.parametrize("verb", ["list", "watch"])
-async def test_what_cannot_be_listed_or_watched_is_said(scene: Scene, verb: str, resource: str) -> None:
-    scene.base.without(scene.base.functions, resource, verb)
-    runner = scene.runner()
-    runner.wait_for_line(f"watch interrupted.*/{resource}.*cannot {verb} resource")
-    answer = await call(runner, 10)
-    assert answer.code != "OK"
-    assert (verb, resource) != ("list", "pods") or answer.reason == "POD_CANNOT_START", answer.message
-
-
-async def test_what_cannot_be_deleted_stays(scene: Scene) -> None:
-    scene.pod("expired", {LABEL: "expired"}, {"fn.kpt.dev/reclaim-after": str(int(time.time()) - 60)})
-    scene.service("orphan", {LABEL: "orphan"})
-    scene.base.without(scene.base.functions, "pods", "delete")
-    scene.base.without(scene.base.functions, "services", "delete")
-    runner = scene.runner()
-    runner.wait_for_line("cannot delete resource .*pods")
-    runner.wait_for_line("cannot delete resource .*services")
-    left = scene.base.kubectl("get", "pods,services", f"--namespace={scene.base.functions}", "-o", "name").split()
-    assert {"pod/expired", "service/orphan"} <= set(left)
-
-
-@pytest.mark.parametrize(("verb", "resource"), [("get", "pods/log"), ("list", "events")])
-async def test_errors_have_less_to_say_and_the_log_says_why(scene: Scene, verb: str, resource: str) -> None:
-    scene.base.without(scene.base.functions, resource, verb)
-    runner = scene.runner()
-    async with Client(runner.address) as client:
-        under_way = client.start(IMAGE, LIST, timeout=20)
-        await asyncio.to_thread(runner.wait_for_line, 'event="pod created"')
-        await asyncio.to_thread(scene.fail_pod, POD)
-        await asyncio.to_thread(runner.wait_for_line, f"cannot {verb} resource")
-        under_way.cancel()
-
-
-async def test_a_template_that_may_not_be_watched_is_polled(scene: Scene) -> None:
-    scene.base.without(SYSTEM, "configmaps", "watch")
-    runner = scene.runner()
-    runner.wait_for_line("pod template cannot be watched, it is polled")
-    assert (await call(runner)).reason == "POD_NOT_STARTED"
-
-
-async def test_a_template_that_may_not_be_read_is_said(scene: Scene) -> None:
-    for verb in ("get", "list", "watch"):
-        scene.base.without(SYSTEM, "configmaps", verb)
-    answer = await call(scene.runner())
-    assert (answer.code, answer.reason) == ("UNAVAILABLE", "NO_POD_TEMPLATE"), answer.message
 
 
 def test_rights_of_the_runners_own_namespace_are_for_its_template_alone() -> None:

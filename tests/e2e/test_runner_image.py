@@ -100,7 +100,7 @@ print(ssl.create_default_context().cert_store_stats()["x509_ca"])
 """
 
 
-@pytest.mark.parametrize("name", ["function-runner", "/server"])
+@pytest.mark.parametrize("name", ["function-runner", "/server", "/home/nonroot/server"])
 def test_its_programs_start(root: Path, name: str) -> None:
     done = run(root, name, "--help")
     assert (done.returncode, "--pod-namespace" in done.stdout) == (0, True), done.stderr
@@ -113,6 +113,18 @@ def test_byte_code_is_used(root: Path) -> None:
     assert (done.returncode, "__pycache__" in done.stderr) == (0, True)
     compiled = [line for line in done.stderr.splitlines() if re.match(r"# code object from '.*\.py'", line)]
     assert not compiled, compiled[:3]
+
+
+@pytest.mark.parametrize("user", [65532, 10001, 1234567])
+async def test_it_serves_as_any_user_from_where_newer_manifests_look(root: Path, user: int) -> None:
+    port, home = free_port(), "/home/nonroot"
+    program = [f"{home}/server", f"--config={home}/config.yaml", f"--functions={home}/functions"]
+    command = [*entered(root, user=user), *program, f"--port={port}", "--disable-runtimes=pod"]
+    with ServerProcess(command, port=port, environment=dict(os.environ)):
+        probe = run(root, f"{home}/grpc-health-probe", "-addr", f"localhost:{port}")
+        assert probe.returncode == 0, probe.stderr
+        async with Client(f"127.0.0.1:{port}") as client:
+            assert (await client.evaluate(IMAGE, LIST)).code == "OK"
 
 
 async def test_it_serves_its_functions_with_the_arguments_of_the_specification(root: Path) -> None:
@@ -193,4 +205,4 @@ def test_the_dockerfile_makes_the_same_image() -> None:
         "images",
         "wrapper/pack.py",
     }
-    assert "RUN python wrapper/pack.py && python -m images --root /image" in build
+    assert "RUN python wrapper/pack.py build/programs/release && python -m images --root /image" in build

@@ -101,7 +101,7 @@ def test_it_is_split_for_config_maps_and_needs_few() -> None:
 
 def test_two_runs_pack_the_same() -> None:
     before = packed_wrapper().read_bytes()
-    subprocess.run([sys.executable, ROOT / "wrapper" / "pack.py"], check=True, timeout=60)
+    subprocess.run([sys.executable, ROOT / "wrapper" / "pack.py", packed_wrapper().parent], check=True, timeout=60)
     assert packed_wrapper().read_bytes() == before
 
 

@@ -67,7 +67,9 @@ async def test_verdicts_that_nobody_waits_for_do_not_keep_the_service_from_endin
 
 
 @pytest.mark.parametrize(
-    "text", ["functions: " + "[" * 30000, "functions: [{function: " + "x" * 300 + "}]"], ids=["deep", "long"]
+    "text",
+    ["functions: " + "[" * 30000, "functions: [{function: " + "x" * 300 + "}]", "functions: !!timestamp x"],
+    ids=["deep", "long", "tag"],
 )
 async def test_a_config_file_cannot_end_the_service(installation: Installation, text: str) -> None:
     image = installation.add("copy", COPY)

@@ -194,6 +194,8 @@ async def test_a_second_signal_leaves_none_behind(installation: Installation) ->
 async def test_pipes_and_processes_are_what_they_were_before(installation: Installation) -> None:
     image = installation.add("copy", COPY)
     runner = installation.start("--standby=2", "--standby-idle=2s", "--standby-max-age=100ms")
+    # The port is open before the front is started: until then there are pipes that are not there later.
+    runner.wait_for_line("event=serving")
     async with Client(runner.address) as client:
         before = runner.pipes
         for _ in range(5):

@@ -17,7 +17,7 @@ from krm_runner.core.resource_list import NotAResourceListError, parse, recognis
 from support.machine import ROOT, missing
 from unit.test_resource_list import GLANCED, PARSED, REFUSED, documents, lines, styles
 
-VERDICT = ROOT / "wrapper" / "target" / "debug" / "examples" / "verdict"
+VERDICT = ROOT / "target" / "ci" / "examples" / "verdict"
 
 odd_lines = st.one_of(
     lines,

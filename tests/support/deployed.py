@@ -7,7 +7,6 @@ own would add it. So the manifests are applied as they are, but for the names of
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,31 +96,6 @@ class Deployed:
     def pods(self) -> list[Json]:
         """The function pods."""
         return self.functions.kube.items(self.functions.path("pods"), labelSelector="fn.kpt.dev/image")
-
-    def without(self, namespace: Namespace, resource: str, verb: str) -> None:
-        """Take one verb out of the runner's role, and start the runner anew."""
-        path = f"--namespace={namespace.name}"
-        role = cast(Manifest, json.loads(self.kubectl("get", "role", "porch-fn-runner", path, "-o", "json")))
-        for rule in role["rules"]:
-            if resource in rule["resources"] and verb in rule["verbs"]:
-                rule["verbs"].remove(verb)
-        rules = [rule for rule in role["rules"] if rule["verbs"]]
-        self.apply(
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "Role",
-                "metadata": {"name": "porch-fn-runner", "namespace": namespace.name},
-                "rules": rules,
-            }
-        )
-        self.restart()
-        self.wait_for_rollout()
-        # The one that still had the verb serves on for a moment, and its Service may lead there.
-        runners = self.system.path("pods")
-        wait_until(
-            lambda: len(self.system.kube.items(runners, labelSelector="app=function-runner")) == 1,
-            what="the old runner is gone",
-        )
 
     def wait_for_log(self, words: str, *, seconds: float = 60) -> None:
         wait_until(lambda: words in self.log, what=f"the runner's log says: {words}", seconds=seconds)

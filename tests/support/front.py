@@ -12,18 +12,18 @@ from typing import Literal
 
 from krm_runner import __version__
 from krm_runner.rpc._generated import front_pb2
-from support.machine import ROOT, missing
+from support.machine import PROGRAMS, missing
 
-FRONT = ROOT / "front" / "target" / "release" / "krm-front"
+FRONT = PROGRAMS / "krm-front"
 _PATIENCE = 30
 
 Kind = Literal["ready", "call", "ended", "forwarded", "gone", "load", "health_answer", "served"]
 
 
 def built_front() -> Path:
-    """The program, built by `make front`, which `make test` calls where there is a cargo."""
+    """The program, as `make test` builds it where there is a cargo."""
     if not FRONT.exists():
-        missing("the front is not built (make front; it needs cargo)")
+        missing("the front is not built (make programs; it needs cargo)")
     return FRONT
 
 

@@ -23,17 +23,17 @@ _PEOPLE: dict[str, Content] = {
 }
 
 
-_OBLIGING = """#!/bin/sh
+OBLIGING = """#!/bin/sh
 list=$(cat)
 asked() { printf '%s\\n' "$list" | sed -n "s/^    $1: //p"; }
 call=$(asked call) seconds=$(asked seconds) code=$(asked exit)
-[ -z "$call" ] || echo "$call" >>/tmp/calls
+[ -z "$call" ] || echo "$call" >>"${TMPDIR:-/tmp}/calls"
 began=$(date +%s)
 [ -z "$seconds" ] || sleep "$seconds"
 [ -z "$(asked memory)" ] || exec tail /dev/zero
-[ -z "$(asked report)" ] || sed 's/^/did: /' /tmp/calls >&2
+[ -z "$(asked report)" ] || sed 's/^/did: /' "${TMPDIR:-/tmp}/calls" >&2
 printf '%s\\n' "$list"
-echo "pod=$(hostname) version=$VERSION call=$call began=$began ended=$(date +%s)" >&2
+echo "pod=${HOSTNAME:-$(hostname)} version=$VERSION call=$call began=$began ended=$(date +%s)" >&2
 exit "${code:-0}"
 """
 
@@ -83,7 +83,7 @@ def obliging(version: str = "one", *, mark: str = "") -> Image:
 
     `support.calls` has the other side. With a mark of its own it is an image that no node has yet.
     """
-    function = single_layer({"/function": _OBLIGING})
+    function = single_layer({"/function": OBLIGING})
     environment = ("PATH=/usr/local/bin:/usr/bin:/bin", f"VERSION={version}")
     labels = (("mark", mark),) if mark else ()
     return Image((alpine(), function), entrypoint=("/function",), environment=environment, labels=labels)

@@ -16,11 +16,20 @@ _SCRIPT = Path(__file__).parent / "in-cluster.sh"
 
 
 class InCluster:
-    """Must itself be used in the cluster's network."""
+    """Must itself be used in the cluster's network: by default that of the full cluster."""
 
-    def __init__(self, layout: Layout, namespace: Namespace, service_account: str, directory: Path) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        namespace: Namespace,
+        service_account: str,
+        directory: Path,
+        *,
+        api: tuple[str, int] = (FIRST_SERVICE_ADDRESS, 443),
+        name_server: str = NODE_ADDRESS,
+    ) -> None:
         self.service_account = service_account
-        self.api: tuple[str, int] = (FIRST_SERVICE_ADDRESS, 443)
+        self.api = api
         """Where the process finds the API server: a relay, for a test that takes it away."""
         self._namespace = namespace
         self._account = directory / "serviceaccount"
@@ -30,7 +39,7 @@ class InCluster:
         self.rotate_token()
         self._resolv_conf = directory / "resolv.conf"
         search = [f"{namespace.name}.svc.{DOMAIN}", f"svc.{DOMAIN}", DOMAIN]
-        self._resolv_conf.write_text(f"nameserver {NODE_ADDRESS}\nsearch {' '.join(search)}\noptions ndots:5\n")
+        self._resolv_conf.write_text(f"nameserver {name_server}\nsearch {' '.join(search)}\noptions ndots:5\n")
 
     @property
     def user(self) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,11 +35,11 @@ class ApiError(Exception):
 class Kube:
     """The administrator's view."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, kubectl: Path | str = "kubectl") -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="kube-")
         self._socket = Path(self._directory.name) / "api"
         self._proxy = subprocess.Popen(
-            ["kubectl", "proxy", f"--kubeconfig={kubeconfig}", f"--unix-socket={self._socket}"],
+            [kubectl, "proxy", f"--kubeconfig={kubeconfig}", f"--unix-socket={self._socket}"],
             stdout=subprocess.DEVNULL,
             env=os.environ | {"KUBECONFIG": str(kubeconfig)},
         )
@@ -63,17 +64,11 @@ class Kube:
         """A merge patch: for a pod's status, that of its status subresource."""
         return self.request("PATCH", path, change, "application/merge-patch+json")
 
-    def watch(self, path: str, *, seconds: int) -> Iterator[tuple[str, Json]]:
-        """What happens to the objects of a list, from now on and for so long: what kind of change, and to which."""
+    def watch(self, path: str) -> Watch:
+        """What happens to the objects of a list, beginning with those that are there."""
         connection = _UnixConnection(self._socket)
-        try:
-            connection.request("GET", f"{path}?watch=true&timeoutSeconds={seconds}")
-            with connection.getresponse() as response:
-                for line in response:
-                    event = json.loads(line)
-                    yield event["type"], event["object"]
-        finally:
-            connection.close()
+        connection.request("GET", f"{path}?watch=true")
+        return Watch(connection)
 
     def text(self, path: str) -> str:
         """What is no JSON: logs."""
@@ -136,6 +131,39 @@ def _error(status: int, content: bytes) -> ApiError:
         return ApiError(status, said.get("reason", ""), said.get("message", ""))
     except ValueError:
         return ApiError(status, "", content.decode(errors="replace")[:500])
+
+
+class Watch:
+    """Changes as they come: what kind of change, and the object. Any thread may close it, which ends the iteration."""
+
+    def __init__(self, connection: _UnixConnection) -> None:
+        connection.sock.settimeout(None)
+        self._connection = connection
+        self._socket = connection.sock
+        self._is_closed = False
+        self._is_read = False
+
+    def __iter__(self) -> Iterator[tuple[str, Json]]:
+        self._is_read = True
+        try:
+            with self._connection.getresponse() as response:
+                if response.status >= 400:
+                    raise _error(response.status, response.read())
+                for line in response:
+                    event = json.loads(line)
+                    yield event["type"], event["object"]
+        except (OSError, http.client.HTTPException):
+            if not self._is_closed:
+                raise
+        finally:
+            self._connection.close()
+
+    def close(self) -> None:
+        self._is_closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if not self._is_read:
+            self._connection.close()
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -9,6 +9,8 @@ from typing import NoReturn
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = ROOT / "build" / "programs" / "ci"
+"""The programs in Rust that are tested."""
 
 
 def missing(what: str) -> NoReturn:

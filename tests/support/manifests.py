@@ -67,13 +67,18 @@ def _kustomize(program: Path, directory: Path) -> str:
 
 
 def charted(values: Sequence[str] = (), *, namespace: str = SYSTEM) -> list[Manifest]:
+    return documents(_chart(tuple(values), namespace))
+
+
+@functools.cache
+def _chart(values: tuple[str, ...], namespace: str) -> str:
     settings = [word for value in values for word in ("--set", value)]
     command = [str(helm()), "template", "krm-runner", str(CHART), "--namespace", namespace]
     # As it is built here it believes in a Kubernetes of long ago.
     command += ["--kube-version", KUBERNETES_VERSION, *settings]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    return documents(done.stdout)
+    return done.stdout
 
 
 def moved(manifests: Sequence[Manifest], *, system: str, functions: str) -> list[Manifest]:

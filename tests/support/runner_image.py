@@ -1,4 +1,4 @@
-"""The runner's image, built for the tests, and its files as a container sees them: read-only, as user 65532."""
+"""The runner's image, built for the tests, and its files as a container sees them: read-only, as its user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from support.wrapper import built_wrapper, packed_wrapper
 # In a mount namespace of its own: the new root with /dev, /proc and a /tmp of its own, the rest read-only.
 _ENTER = """
 set -eu
-root=$1; shift
+root=$1 user=$2
+shift 2
 mount --make-rprivate /
 mount --bind "$root" "$root"
 mount --rbind /dev "$root/dev"
@@ -30,7 +31,7 @@ mount -o remount,bind,ro "$root"
 chroot=$(command -v chroot)
 cd "$root"
 exec env -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 HOME=/tmp PYTHONDONTWRITEBYTECODE=1 \
-    "$chroot" --userspec=65532:65532 "$root" "$@"
+    "$chroot" --userspec="$user:$user" "$root" "$@"
 """
 
 
@@ -55,11 +56,11 @@ def unpack(parts: Parts, root: Path) -> Path:
     return root
 
 
-def entered(root: Path) -> list[str]:
+def entered(root: Path, *, user: int = 65532) -> list[str]:
     """The command before a command that runs inside."""
     if os.geteuid() != 0:
         missing("not root: cannot change the root")
-    return ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(root)]
+    return ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(root), str(user)]
 
 
 def run(root: Path, *command: str, **options: str) -> subprocess.CompletedProcess[str]:

@@ -35,6 +35,10 @@ _WRAPPER_VERBS = ("create", "delete", "list", "patch", "watch")
 _RBAC = "rbac.authorization.k8s.io"
 
 
+Verbs = Mapping[str, tuple[str, ...]]
+"""What may be done to resources, by their names."""
+
+
 @dataclass(frozen=True)
 class Rights:
     """What an account may do: in the namespace of the pods, and with the ConfigMaps of its own and of that."""
@@ -64,30 +68,39 @@ class Site:
         wrapper_image: str,
         place: Callable[[Namespace, str], InCluster],
         directory: Path,
+        *,
+        flags: Iterable[str] = (),
     ) -> None:
+        """`flags` are those of every runner."""
         self.system = system
         self.functions = functions
         self.wrapper_image = wrapper_image
         self.runners: list[RunnerProcess] = []
         self._new_place = place
         self._directory = directory
+        self._flags = tuple(flags)
 
     def account(self, name: str = "runner", rights: Rights = ALL_RIGHTS) -> InCluster:
         """A place for runners of a new account, once its rights are in force."""
-        self.system.create({"apiVersion": "v1", "kind": "ServiceAccount"}, name)
-        rules = [(["pods"], rights.pods), (["services"], rights.services), (["secrets"], rights.secrets)]
-        rules.append((["configmaps"], rights.wrapper_config_maps))
+        verbs = {"pods": rights.pods, "services": rights.services, "secrets": rights.secrets}
+        verbs["configmaps"] = rights.wrapper_config_maps
         if rights.evidence:
-            rules += [(["events"], ("list",)), (["pods/log"], ("get",))]
-        self._grant(self.system, name, [(["configmaps"], rights.config_maps)])
-        self._grant(self.functions, name, rules)
+            verbs |= {"events": ("list",), "pods/log": ("get",)}
+        return self.account_with(name, functions=verbs, own={"configmaps": rights.config_maps})
+
+    def account_with(self, name: str = "runner", *, functions: Verbs, own: Verbs) -> InCluster:
+        """The same by resource: where the functions are, and in the runner's own namespace."""
+        self.system.create({"apiVersion": "v1", "kind": "ServiceAccount"}, name)
+        self._grant(self.system, name, own)
+        self._grant(self.functions, name, functions)
         place = self._new_place(self.system, name)
-        wait_until(lambda: self._may(place.user, rights.pods[-1], "pods"), what=f"the rights of {name} are in force")
+        last = functions["pods"][-1]
+        wait_until(lambda: self._may(place.user, last, "pods"), what=f"the rights of {name} are in force")
         return place
 
-    def grant_wrapper(self, account: str) -> None:
-        """The rights on ConfigMaps, to one that is there already."""
-        self._grant(self.functions, f"{account}-wrapper", [(["configmaps"], _WRAPPER_VERBS)], account=account)
+    def grant(self, name: str, account: str, **verbs: tuple[str, ...]) -> None:
+        """Verbs on resources in the namespace of the pods, to an account that is there already."""
+        self._grant(self.functions, name, verbs, account=account)
 
     def start(
         self,
@@ -98,7 +111,7 @@ class Site:
         waits: bool = True,
     ) -> RunnerProcess:
         """A runner there; it ends with the test."""
-        flags = (f"--pod-namespace={self.functions.name}", "--log-level=3", "--front=auto", *flags)
+        flags = (f"--pod-namespace={self.functions.name}", "--log-level=3", "--front=auto", *self._flags, *flags)
         variables = {"WRAPPER_SERVER_IMAGE": self.wrapper_image, **place.environment, **(environment or {})}
         runner = RunnerProcess(*flags, without=without, prefix=place.prefix, environment=variables)
         self.runners.append(runner)
@@ -183,17 +196,12 @@ class Site:
                 print(f"--- runner {number}, exit code {runner.process.returncode}")
                 print("\n".join(runner.lines[-200:]))
 
-    def _grant(
-        self,
-        namespace: Namespace,
-        name: str,
-        rules: Iterable[tuple[list[str], tuple[str, ...]]],
-        *,
-        account: str = "",
-    ) -> None:
+    def _grant(self, namespace: Namespace, name: str, verbs: Verbs, *, account: str = "") -> None:
         api = {"apiVersion": f"{_RBAC}/v1"}
         written = [
-            {"apiGroups": [""], "resources": resources, "verbs": list(verbs)} for resources, verbs in rules if verbs
+            {"apiGroups": [""], "resources": [resource], "verbs": list(each)}
+            for resource, each in verbs.items()
+            if each
         ]
         namespace.create({**api, "kind": "Role", "rules": written}, name)
         subject = {"kind": "ServiceAccount", "name": account or name, "namespace": self.system.name}

@@ -6,18 +6,18 @@ import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from support.machine import ROOT, missing
+from support.machine import PROGRAMS, missing
 from support.processes import eventually
 from support.server import ServerProcess, free_port
 
-WRAPPER = ROOT / "wrapper" / "target" / "release" / "wrapper-server"
+WRAPPER = PROGRAMS / "wrapper-server"
 PACKED_WRAPPER = WRAPPER.with_name("wrapper-server-packed")
 
 
 def built_wrapper() -> Path:
-    """The program, built by `make wrapper`, which `make test` calls where there is a cargo."""
+    """The program, as `make test` builds it where there is a cargo."""
     if not WRAPPER.exists():
-        missing("the wrapper server is not built (make wrapper; it needs cargo)")
+        missing("the wrapper server is not built (make programs; it needs cargo)")
     return WRAPPER
 
 
@@ -25,7 +25,7 @@ def packed_wrapper() -> Path:
     """The same, packed for ConfigMaps; built along with it."""
     built_wrapper()
     if not PACKED_WRAPPER.exists():
-        missing("the wrapper server is not packed (make wrapper)")
+        missing("the wrapper server is not packed (make programs)")
     return PACKED_WRAPPER
 
 

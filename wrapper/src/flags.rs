@@ -1,6 +1,7 @@
 //! The command line in Go's style: `--flag=value`, `--flag value`, one dash or two; durations as `1h30m`.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// What one program is told by its flags; of a flag that stands twice, the last one counts.
@@ -71,6 +72,16 @@ impl<'a> Flags<'a> {
             .ok()
             .filter(|number| (least..=most).contains(number))
             .ok_or_else(|| Refusal::Wrong(format!("--{name}={text}: a number from {least} to {most} is needed")))
+    }
+
+    /// An IP address; None where the flag is empty.
+    pub fn address(&self, name: &str) -> Result<Option<IpAddr>, Refusal> {
+        let text = self.text(name);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let wrong = |_| Refusal::Wrong(format!("--{name}={text}: an IP address such as 127.0.0.1 or ::1 is needed"));
+        text.parse().map(Some).map_err(wrong)
     }
 
     pub fn duration(&self, name: &str) -> Result<Duration, Refusal> {
@@ -155,6 +166,15 @@ mod tests {
         assert!(wrong(&["--port=x"]).contains("--port=x: a number from 0 to 9"));
         assert!(wrong(&["--port=10"]).contains("--port=10"));
         assert!(matches!(parse(&["--help"]), Err(Refusal::Help)));
+    }
+
+    #[test]
+    fn an_address_is_none_or_an_ip_address() {
+        let known = &[Flag { name: "address", default: "", meaning: "" }];
+        let address = |text: &str| Flags::parse(known, &[OsString::from(text)]).unwrap().address("address");
+        assert_eq!(address("--address="), Ok(None));
+        assert_eq!(address("--address=::1"), Ok(Some("::1".parse().unwrap())));
+        assert!(matches!(address("--address=localhost"), Err(Refusal::Wrong(why)) if why.contains("localhost")));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,6 +40,7 @@ use crate::token::Token;
 
 const FLAGS: &[Flag] = &[
     Flag { name: "port", default: "9446", meaning: "port of the gRPC server (0: any free one)" },
+    Flag { name: "address", default: "", meaning: "IP address to listen on (default: all of them)" },
     Flag { name: "max-request-body-size", default: "6291456", meaning: "largest message in bytes, both ways" },
     Flag { name: "verbosity", default: "2", meaning: "0 errors, 1 warnings, 2 a line per call, 3-5 more" },
     Flag {
@@ -95,6 +96,8 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 
 struct Settings {
     port: u16,
+    /// None: all addresses.
+    address: Option<IpAddr>,
     message_limit: usize,
     max_parallel: usize,
     max_waiting: usize,
@@ -163,6 +166,7 @@ impl Settings {
         log::set_verbosity(u8::try_from(number("verbosity", 0, 255)?).unwrap_or(u8::MAX));
         Ok(Self {
             port: u16::try_from(number("port", 0, 65535)?).unwrap_or(0),
+            address: flags.address("address").map_err(refused)?,
             message_limit: number("max-request-body-size", 1024, 2_147_483_647)?,
             max_parallel: match number("max-parallel", 0, 4096)? {
                 0 => cpus.max(2),
@@ -201,7 +205,7 @@ fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
 /// In a pod that is given one later, with another container.
 fn wait_for_a_function(settings: Settings) -> Result<(), Failure> {
     event_loop()?.block_on(async {
-        let listener = listen(settings.port).await?;
+        let listener = listen(settings.address, settings.port).await?;
         announce(settings.announcement);
         spare::serve(listener).await.map_err(|error| Failure(1, format!("the server failed: {error}")))
     })
@@ -221,7 +225,7 @@ fn announce(announcement: Option<Announcement>) {
 
 async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) -> Result<(), Failure> {
     let started = Instant::now();
-    let listener = listen(settings.port).await?;
+    let listener = listen(settings.address, settings.port).await?;
     announce(settings.announcement);
     let address = listener.local_addr().map_or(String::new(), |address| address.to_string());
     let function = entrypoint.name();
@@ -295,8 +299,12 @@ fn unfit(function: String) -> Unfit {
     })
 }
 
-/// All addresses, of IPv6 as well where there is one.
-async fn listen(port: u16) -> Result<TcpListener, Failure> {
+/// Listens on one address, or on all of them: those of IPv6 as well where the machine has it.
+async fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, Failure> {
+    if let Some(address) = address {
+        let failed = |error: io::Error| Failure(1, format!("cannot listen on port {port} of {address}: {error}"));
+        return TcpListener::bind((address, port)).await.map_err(failed);
+    }
     let failed = |error: io::Error| Failure(1, format!("cannot listen on port {port}: {error}"));
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Container
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import pytest
 
 from cluster.full import FullCluster
 from cluster.layout import FIRST_SERVICE_ADDRESS, full
+from e2e.cluster.conftest import Bed
 from images.__main__ import wrapper_server_image
 from images.oci import Image, single_layer
-from krm_runner.core.rights import Place, Right, rights_needed
 from support import function_images
 from support.calls import wish
 from support.certificates import Authority
@@ -34,25 +35,25 @@ EMBEDDED = "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1"
 LIST = (ROOT / "examples" / "resource-list.yaml").read_bytes()
 
 
+# On one worker, so that the image is built and pushed once.
+pytestmark = pytest.mark.xdist_group("deployment")
+
+
 @pytest.fixture(scope="module")
-def images() -> dict[str, Image]:
-    """Made once; pushed by each test under a name of its own."""
-    return {}
+def images(bed: Bed) -> tuple[str, str]:
+    """References of the runner's image and of the wrapper's."""
+    if bed.own is None:
+        pytest.skip("it needs the registries of the project's own cluster")
+    push = Push(f"test-{uuid.uuid4().hex[:10]}", bed.own.layout)
+    runner = push("function-runner", runner_image(bed.own.layout))
+    return runner, push("wrapper-server", wrapper_server_image(built_wrapper()))
 
 
 @pytest.fixture
-def deployed(
-    sealed: FullCluster, push: Push, new_namespace: Callable[..., Namespace], images: dict[str, Image]
-) -> Deployed:
+def deployed(sealed: FullCluster, new_namespace: Callable[..., Namespace], images: tuple[str, str]) -> Deployed:
     """Nothing is installed yet."""
-    runner = images.setdefault("runner", runner_image(sealed.layout))
-    return Deployed(
-        sealed.layout,
-        new_namespace(),
-        new_namespace(),
-        runner_image=push("function-runner", runner),
-        wrapper_image=push("wrapper-server", wrapper_server_image(built_wrapper())),
-    )
+    runner, wrapper = images
+    return Deployed(sealed.layout, new_namespace(), new_namespace(), runner_image=runner, wrapper_image=wrapper)
 
 
 @pytest.fixture
@@ -149,116 +150,6 @@ async def test_the_specifications_complete_example_works_with_its_two_images_cha
         assert answer.code == "OK", answer.message
     finally:
         deployed.kubectl("delete", "namespace", SYSTEM, FUNCTIONS, "--wait=true", "--timeout=120s")
-
-
-# --- every verb of the role ------------------------------------------------------------------------------------------
-
-BLOCKS = {
-    ("create", "pods"): "POD_CANNOT_START",
-    ("create", "services"): "POD_CANNOT_START",
-    ("get", "pods"): "POD_CANNOT_START",
-}
-"""The reason of the error that a call gets without the verb."""
-HOLDS_UP = {("list", "pods"), ("list", "services")}
-"""Without these no pod becomes ready for the runner."""
-SAYS = {
-    ("watch", "pods"): "watch interrupted",
-    ("watch", "services"): "watch interrupted",
-    ("delete", "pods"): "pod not deleted, tried again later",
-    ("delete", "services"): "service of a pod not deleted",
-    ("get", "services"): "pod not created",
-    ("patch", "pods"): "time to live not written",
-    ("list", "events"): "events of pods may not be read",
-    ("get", "configmaps"): "pod template not read",
-    ("list", "configmaps"): "pod template cannot be watched",
-    ("watch", "configmaps"): "pod template cannot be watched",
-}
-"""What the runner's log says without the verb."""
-ELSEWHERE = {("get", "pods/log")}
-"""Needed only for a container that ends without a word, which no function container does: see test_rights.py."""
-
-
-OF_THE_BASE = tuple(rights_needed(template=True, private_registries=False))
-
-
-def verbs(*, of: Container[tuple[str, str]]) -> list[Right]:
-    return [right for right in OF_THE_BASE if (right.verb, right.resource) in of]
-
-
-def name_of(right: Right) -> str:
-    return f"{right.verb}-{right.resource.replace('/', '-')}"
-
-
-def test_every_verb_has_its_test() -> None:
-    assert {(right.verb, right.resource) for right in OF_THE_BASE} == {*BLOCKS, *HOLDS_UP, *SAYS, *ELSEWHERE}
-
-
-@pytest.mark.parametrize("right", verbs(of=BLOCKS), ids=name_of)
-async def test_without_the_verb_calls_fail(base: Deployed, image: str, right: Right) -> None:
-    base.without(base.functions, right.resource, right.verb)
-    if right.verb == "get":
-        _take_the_name(base, right.resource, image)
-    async with Client(base.address) as client:
-        answer = await client.evaluate(image, wish())
-    assert (answer.code, answer.reason) == ("FAILED_PRECONDITION", BLOCKS[right.verb, right.resource]), answer.message
-    assert "forbidden" in answer.message
-
-
-def _take_the_name(base: Deployed, resource: str, image: str) -> None:
-    """Somebody else's object has the name that the function's first pod will want, so that the runner must look."""
-    digest = str(json.loads(base.execute("krm-runner", "image", image, "-o", "json"))["digest"]).removeprefix(
-        "sha256:"
-    )[:8]
-    name = f"obliging-v1-1-{digest}"
-    if resource == "pods":
-        base.functions.run(name, "example.com/none:v1", ["true"], **_RESTRICTED)
-    else:
-        base.functions.create({"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 1}]}}, name)
-
-
-_RESTRICTED = {
-    "securityContext": {
-        "runAsNonRoot": True,
-        "runAsUser": 65532,
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-}
-
-
-@pytest.mark.parametrize("right", verbs(of=HOLDS_UP), ids=name_of)
-async def test_without_the_verb_no_pod_becomes_ready(base: Deployed, image: str, right: Right) -> None:
-    base.without(base.functions, right.resource, right.verb)
-    async with Client(base.address) as client:
-        answer = await client.evaluate(image, wish(), timeout=20)
-    assert answer.code != "OK"
-    base.wait_for_log("watch interrupted")
-
-
-@pytest.mark.parametrize("right", verbs(of=SAYS), ids=name_of)
-async def test_without_the_verb_the_log_says_so(base: Deployed, image: str, push: Push, right: Right) -> None:
-    patch = {"spec": {"template": {"spec": {"containers": [{"name": "function-runner", "args": _quick(base)}]}}}}
-    base.kubectl(
-        "patch", "deployment", "function-runner", f"--namespace={base.system.name}", "--patch", json.dumps(patch)
-    )
-    base.without(base.system if right.place is Place.OWN else base.functions, right.resource, right.verb)
-    if (right.verb, right.resource) == ("get", "services"):
-        _take_the_name(base, right.resource, image)
-    crashing = push.mirrored("absent", Image((function_images.alpine(),), entrypoint=("/nowhere/function",)), "ghcr.io")
-    async with Client(base.address) as client:
-        for name in (image, crashing):
-            await client.evaluate(name, wish(seconds=4), timeout=60)
-    base.wait_for_log(SAYS[right.verb, right.resource])
-
-
-def _quick(base: Deployed) -> list[str]:
-    """Flags that make every verb be used within seconds."""
-    deployment = base.system.kube.read(f"/apis/apps/v1/namespaces/{base.system.name}/deployments/function-runner")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    changed = ("--pod-ttl=", "--scan-interval=", "--log-level=")
-    kept = [argument for argument in container["args"] if not argument.startswith(changed)]
-    return [*kept, "--pod-ttl=4s", "--scan-interval=1s", "--log-level=3"]
 
 
 # --- who may call ----------------------------------------------------------------------------------------------------

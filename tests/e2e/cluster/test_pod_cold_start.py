@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +11,9 @@ from e2e.cluster.test_function_images import HEAD, INPUTS
 from support import function_images
 from support.audit import AuditLog
 from support.calls import served, wish
-from support.client import Client, answer_of
-from support.kube import Json, wait_until
-from support.namespace import is_ready
-from support.processes import eventually
+from support.client import Client
+from support.kube import Json
 from support.push import Push
-from support.runner import write_config, write_function
 from support.site import ASKED_FOR, LABEL, RECLAIM_AFTER, TEMPLATE_VERSION, Site
 
 
@@ -103,42 +97,12 @@ async def test_a_name_without_a_registry_is_one_of_the_default_prefix(site: Site
     assert site.only_pod()["metadata"]["annotations"][ASKED_FOR] == f"ghcr.io/{push.prefix}/obliging:v1"
 
 
-async def test_an_image_by_its_digest(site: Site, push: Push) -> None:
-    image = push("obliging", function_images.obliging()).removesuffix(":v1")
-    async with Client(site.runner().address) as client:
-        served(await client.evaluate(f"{image}@{function_images.obliging().digest}", wish()))
-
-
-async def test_what_the_exec_runtime_does_not_know_goes_to_a_pod(site: Site, image: str, tmp_path: Path) -> None:
-    write_function(tmp_path / "functions", "here", "#!/bin/sh\ncat\necho here >&2\n")
-    config = write_config(tmp_path / "config.yaml", {"here": ["example.com/here:v1"]})
-    runner = site.start(site.account(), f"--functions={tmp_path / 'functions'}", f"--config={config}", without="")
-    async with Client(runner.address) as client:
-        here = await client.evaluate("example.com/here:v1", wish())
-        assert (here.code, here.log) == ("OK", b"here\n")
-        assert site.pods() == []
-        assert served(await client.evaluate(image, wish())).pod == site.only_pod()["metadata"]["name"]
-
-
 @pytest.mark.parametrize("way", ["service-name", "cluster-ip", "pod-ip"])
 async def test_every_way_to_a_pod(site: Site, image: str, way: str) -> None:
     async with Client(site.runner(f"--pod-address={way}").address) as client:
         served(await client.evaluate(image, wish()))
         served(await client.evaluate(image, wish()))
     assert len(site.pods()) == 1
-
-
-async def test_what_a_function_says_reaches_the_caller(site: Site, image: str) -> None:
-    async with Client(site.runner().address) as client:
-        failed = await client.evaluate(image, wish(exit=3))
-        assert (failed.code, failed.reason) == ("INTERNAL", "FUNCTION_FAILED")
-        assert failed.message.startswith(f'function "{image}" failed with exit code 3\nstderr:\npod=')
-        assert failed.facts is not None
-        assert failed.facts["exit_code"] == "3"
-        late = await client.evaluate(image, wish(seconds=30), timeout=2)
-        assert late.code == "DEADLINE_EXCEEDED"
-        served(await client.evaluate(image, wish()))
-    assert len(site.pods()) == 1, "a function that fails is no reason for another pod"
 
 
 async def test_a_large_package_comes_back_byte_for_byte(site: Site, push: Push) -> None:
@@ -156,60 +120,3 @@ async def test_a_large_package_comes_back_byte_for_byte(site: Site, push: Push) 
         refused = await client.evaluate(image, package * 2)
     assert refused.code == "RESOURCE_EXHAUSTED"
     assert "--max-request-body-size" in refused.message
-
-
-async def test_a_call_that_is_cancelled_leaves_its_pod_to_the_next(site: Site, image: str, audit_log: AuditLog) -> None:
-    runner = site.runner()
-    async with Client(runner.address) as client:
-        call = client.start(image, wish(call="given-up"))
-        waiting = asyncio.ensure_future(call.code())
-        await eventually(lambda: bool(site.pods()), what="its pod is being started")
-        uid = site.only_pod()["metadata"]["uid"]
-        call.cancel()
-        await waiting
-        await eventually(lambda: is_ready(site.only_pod()), what="the pod gets ready all the same", seconds=60)
-        served(await client.evaluate(image, wish(call="again")))
-    pod = site.only_pod()
-    assert pod["metadata"]["uid"] == uid
-    assert await site.calls_of(pod) == ["again"]
-    assert len(audit_log.done("create", "pods", site.functions.name)) == 1
-
-
-async def test_a_call_that_has_no_time_for_a_start_leaves_its_pod_to_the_next(site: Site, image: str) -> None:
-    async with Client(site.runner().address) as client:
-        late = await client.evaluate(image, wish(), timeout=0.3)
-        assert late.code == "DEADLINE_EXCEEDED"
-        served(await client.evaluate(image, wish()))
-    assert len(site.pods()) == 1
-
-
-async def test_its_resources_are_those_of_the_file(site: Site, image: str) -> None:
-    resources = {"requests": {"cpu": "20m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}}
-    config = site.cache_config({"name": image, "resources": resources, "timeToLive": "1h"})
-    async with Client(site.runner(f"--pod-cache-config={config}", "--warm-up-pod-cache=false").address) as client:
-        assert site.pods() == []
-        served(await client.evaluate(image, wish()))
-    pod = site.only_pod()
-    asked = function_container(pod)["resources"]
-    assert (asked["requests"]["cpu"], asked["requests"]["memory"], asked["limits"]["memory"]) == ("20m", "16Mi", "64Mi")
-    assert int(pod["metadata"]["annotations"][RECLAIM_AFTER]) > time.time() + 50 * 60
-
-
-async def test_a_name_that_somebody_else_has_is_left_alone(new_site: Callable[..., Site], image: str) -> None:
-    """A pod of the name, but without the label: nobody's business."""
-    name = f"obliging-v041-1-{function_images.obliging().digest.removeprefix('sha256:')[:8]}"
-    site = new_site()
-    site.functions.run(name, image, ["/bin/sleep", "3600"])
-    uid = site.functions.pod(name)["metadata"]["uid"]
-    async with Client(site.runner().address) as client:
-        assert served(await client.evaluate(image, wish())).pod != name
-    assert site.functions.pod(name)["metadata"]["uid"] == uid
-
-
-async def test_a_call_that_comes_as_soon_as_the_port_is_open(site: Site, image: str) -> None:
-    """It waits until the runner knows what there is."""
-    place = site.account()
-    runner = site.start(place, waits=False)
-    async with Client(runner.address) as client:
-        served(await answer_of(client.start(image, wish())))
-    wait_until(lambda: len(site.pods()) == 1, what="there is one pod")

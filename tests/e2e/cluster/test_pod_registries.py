@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,25 +93,6 @@ async def test_rotated_credentials_count_when_the_file_changes(
     assert "a password for tests only" not in said
 
 
-async def test_without_credentials_it_says_so(site: Site, push: Push, audit_log: AuditLog) -> None:
-    image = push("private", function_images.obliging(mark=push.prefix), PRIVATE)
-    async with Client(site.runner().address) as client:
-        refused = await client.evaluate(image, wish(), timeout=20)
-    assert (refused.code, refused.reason) == ("FAILED_PRECONDITION", "IMAGE_PULL_REFUSED")
-    assert "credential" in refused.message
-    assert audit_log.done("create", "pods", site.functions.name) == []
-
-
-async def test_a_pull_secret_that_may_not_be_written_is_said(site: Site, push: Push, credentials: Path) -> None:
-    image = push("private", function_images.obliging(mark=push.prefix), PRIVATE)
-    write(credentials, registries.pull_secret(PRIVATE))
-    runner = site.start(site.account(), *flags(credentials))
-    async with Client(runner.address) as client:
-        refused = await client.evaluate(image, wish(), timeout=30)
-    assert refused.code in ("FAILED_PRECONDITION", "UNAVAILABLE"), refused
-    runner.wait_for_line("cannot (get|create) resource \\W+secrets")
-
-
 async def test_a_tag_that_moves_is_followed_and_both_versions_answer_meanwhile(
     site: Site, push: Push, audit_log: AuditLog
 ) -> None:
@@ -133,46 +113,3 @@ async def test_a_tag_that_moves_is_followed_and_both_versions_answer_meanwhile(
     assert {call.version for call in calls.values()} == {"one", "two"}
     assert all(name == call.call for name, call in calls.items())
     assert len(audit_log.done("create", "pods", site.functions.name)) == 2
-
-
-async def test_a_tag_that_moves_leaves_the_pod_of_its_digest_to_those_who_ask_for_that(site: Site, push: Push) -> None:
-    image = push("moving", function_images.obliging("one"))
-    digest = f"{image.removesuffix(':v1')}@{function_images.obliging('one').digest}"
-    async with Client(site.runner("--image-tag-ttl=1s").address) as client:
-        assert served(await client.evaluate(image, wish())).version == "one"
-        assert served(await client.evaluate(digest, wish())).version == "one"
-        push("moving", function_images.obliging("two"))
-        async with Load(client, image) as load:
-            await load.until(lambda call: call.version == "two", what="from the new version")
-        assert load.served
-        assert served(await client.evaluate(digest, wish())).version == "one"
-
-
-async def test_two_repositories_with_one_digest_have_pods_of_their_own(site: Site, push: Push) -> None:
-    one, other = push("team-a/same", function_images.obliging()), push("team-b/same", function_images.obliging())
-    async with Client(site.runner().address) as client:
-        assert served(await client.evaluate(one, wish())).pod != served(await client.evaluate(other, wish())).pod
-    assert {pod["metadata"]["annotations"]["krm-runner/image"] for pod in site.pods()} == {one, other}
-
-
-async def test_a_registry_that_is_away_does_not_matter_to_functions_that_have_a_pod(
-    site: Site, push: Push, registry_relay: Relay, audit_log: AuditLog
-) -> None:
-    """Neither to a runner that knows the image, nor to one that starts meanwhile and finds the pod."""
-    address = f"127.0.0.1:{registry_relay.port}"
-    image = push("obliging", function_images.obliging()).replace(OPEN.address, address)
-    place = site.account()
-    first = site.start(place, "--image-tag-ttl=1s", "--registry-timeout=2s")
-    async with Client(first.address) as client:
-        made = served(await client.evaluate(image, wish()))
-        registry_relay.close()
-        async with Load(client, image) as load:
-            await load.until(lambda call: call.ended > made.ended + 3, what="after the tag's time")
-        assert {call.pod for call in load.served.values()} == {made.pod}
-    first.stop(signal.SIGKILL)
-    second = site.start(place, "--image-tag-ttl=1s", "--registry-timeout=2s")
-    async with Client(second.address) as client:
-        assert served(await client.evaluate(image, wish())).pod == made.pod
-        unknown = await client.evaluate(image.replace(":v1", ":v2"), wish(), timeout=20)
-        assert (unknown.code, unknown.reason) == ("UNAVAILABLE", "REGISTRY_UNAVAILABLE")
-    assert len(audit_log.done("create", "pods", site.functions.name)) == 1

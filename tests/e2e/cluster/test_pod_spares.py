@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import pytest
 from cluster import registries
 from cluster.layout import PRIVATE
 from e2e.cluster.test_pod_announcements import ANNOUNCED
-from e2e.cluster.test_pod_templates import FLAG as FROM_TEMPLATE
-from e2e.cluster.test_pod_templates import template
 from e2e.cluster.test_pod_wrapper_delivery import FLAGS as CONFIG_MAPS
 from images.oci import Image
 from support import function_images
@@ -84,88 +81,6 @@ async def test_a_first_call_is_served_by_a_spare(
     assert len(audit_log.done("create", "pods", site.functions.name)) <= 3
 
 
-async def test_it_is_a_pod_like_any_other_afterwards(site: Site, images: list[str]) -> None:
-    image, *_ = images
-    runner = start(site, "--scan-interval=1s", "--pod-ttl=2s")
-    (spare,) = await until_ready(site, runner)
-    async with Client(runner.address) as client:
-        assert served(await client.evaluate(image, wish(), timeout=SOON)).pod == spare
-        # Nobody uses it: it goes, with its Service. A spare does not.
-        await eventually(lambda: spare not in names(site.pods()), what="it is collected", seconds=60)
-        await eventually(lambda: spare not in names(site.services()), what="its Service is collected", seconds=60)
-        assert await until_ready(site, runner)
-
-
-async def test_a_spare_that_is_lost_is_made_up_for(site: Site, images: list[str]) -> None:
-    runner = start(site, spares=2)
-    first, _ = sorted(await until_ready(site, runner, 2))
-    site.delete_pod(first)
-    await eventually(lambda: len(spares(site)) == 2 and first not in names(site.living()), what="another", seconds=60)
-    await until_ready(site, runner, 2)
-    async with Client(runner.address) as client:
-        assert served(await client.evaluate(images[0], wish())).pod in names(site.pods())
-
-
-async def test_runners_share_spares_and_the_pods_that_become_of_them(
-    site: Site, images: list[str], audit_log: AuditLog
-) -> None:
-    runners = [start(site, spares=2), start(site, spares=2)]
-    for runner in runners:
-        await until_ready(site, runner, 2)
-    assert len(audit_log.done("create", "pods", site.functions.name)) <= 4, "one of each name is left"
-    clients = [Client(runner.address) for runner in runners]
-    async with clients[0], clients[1]:
-        # Both want to have them at the same time.
-        answers = await asyncio.gather(
-            *(client.evaluate(image, wish(call=image)) for client in clients for image in images[:2])
-        )
-        called = [image for _ in clients for image in images[:2]]
-        used = {(served(answer).pod, image) for answer, image in zip(answers, called, strict=True)}
-        for client in clients:
-            for image in images[:2]:
-                assert served(await client.evaluate(image, wish())).pod in names(site.living())
-    serves = {(pod["metadata"]["name"], pod["metadata"]["annotations"][ASKED_FOR]) for pod in site.living()}
-    assert used <= serves, "each call was served by a pod of its function"
-    assert len({pod for pod, _ in used}) == len(used), "and no pod by two"
-
-
-async def test_many_first_calls_and_few_spares(site: Site, images: list[str]) -> None:
-    runner = start(site)
-    (spare,) = await until_ready(site, runner)
-    async with Client(runner.address) as client:
-        answers = await asyncio.gather(*(client.evaluate(image, wish()) for image in images))
-    pods = [served(answer).pod for answer in answers]
-    assert len(set(pods)) == 3
-    assert spare in pods
-
-
-async def test_a_function_with_resources_of_its_own_gets_a_pod_of_its_own(site: Site, images: list[str]) -> None:
-    image, *_ = images
-    config = site.cache_config({"name": image, "resources": {"limits": {"memory": "64Mi"}}})
-    runner = start(site, f"--pod-cache-config={config}", "--warm-up-pod-cache=false")
-    (spare,) = await until_ready(site, runner)
-    async with Client(runner.address) as client:
-        assert served(await client.evaluate(image, wish())).pod != spare
-    assert names(spares(site)) == {spare}
-
-
-async def test_spares_are_of_the_template_that_counts(site: Site, images: list[str]) -> None:
-    def of_version(version: str) -> set[str]:
-        labelled = [pod for pod in spares(site) if pod["metadata"]["labels"]["example.com/version"] == version]
-        return names([pod for pod in labelled if is_ready(pod)])
-
-    site.write_template(template(site, "one"))
-    runner = start(site, FROM_TEMPLATE)
-    (old,) = await until_ready(site, runner)
-    site.write_template(template(site, "two"))
-    await eventually(lambda: bool(of_version("two")), what="a spare of the new template", seconds=60)
-    (new,) = of_version("two")
-    runner.wait_for_line(rf'event="pod ready" pod={new} ')
-    async with Client(runner.address) as client:
-        assert served(await client.evaluate(images[0], wish())).pod == new
-    assert old in of_version("one")
-
-
 async def test_an_entrypoint_that_is_not_there_is_told_as_ever(site: Site, push: Push) -> None:
     image = push("absent", Image((function_images.alpine(),), entrypoint=("/nowhere/function",)))
     runner = start(site)
@@ -188,19 +103,3 @@ async def test_an_image_that_the_kubelet_may_not_pull_is_told_as_ever(site: Site
     assert (answer.code, answer.reason) == ("FAILED_PRECONDITION", "POD_CANNOT_START")
     assert "401 Unauthorized" in answer.message
     assert spare in answer.message
-
-
-async def test_a_runner_that_starts_anew_finds_spares_and_what_became_of_them(site: Site, images: list[str]) -> None:
-    place = site.account("runner", WRAPPER_RIGHTS)
-    first = site.start(place, "--spare-pods=1")
-    (spare,) = await until_ready(site, first)
-    async with Client(first.address) as client:
-        assert served(await client.evaluate(images[0], wish())).pod == spare
-    (other,) = await until_ready(site, first)
-    first.stop()
-    second = site.start(place, "--spare-pods=1")
-    second.wait_for_line(rf'event="pod adopted" pod={spare} ')
-    await until_ready(site, second)
-    async with Client(second.address) as client:
-        assert served(await client.evaluate(images[0], wish())).pod == spare
-        assert served(await client.evaluate(images[1], wish())).pod == other

@@ -168,7 +168,7 @@ async def test_without_the_right_the_error_names_it_and_calls_work_once_it_is_gr
             refused.message
         )
         assert site.pods() == []
-        site.grant_wrapper("runner-0")
+        site.grant("wrapper", "runner-0", configmaps=WRAPPER_RIGHTS.wrapper_config_maps)
         await until_ok(client, image)
 
 

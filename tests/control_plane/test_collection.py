@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
 import pytest
 
-from support import function_images
+from control_plane import local_images
+from control_plane.site import PlayedSite
 from support.audit import AuditLog
 from support.calls import served, wish
 from support.client import Client
 from support.kube import Json, wait_until
 from support.load import Load
-from support.namespace import is_ready
-from support.processes import eventually, of_pod
+from support.processes import eventually
 from support.push import Push
-from support.site import LABEL, RECLAIM_AFTER, Site
+from support.site import LABEL, RECLAIM_AFTER
 
 SCAN = "--scan-interval=1s"
 PAST = "1000000000"
@@ -25,7 +24,7 @@ PAST = "1000000000"
 
 @pytest.fixture
 def image(push: Push) -> str:
-    return push("obliging", function_images.obliging())
+    return push("obliging", local_images.obliging())
 
 
 def service(name: str, labels: dict[str, str]) -> Json:
@@ -33,8 +32,8 @@ def service(name: str, labels: dict[str, str]) -> Json:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"labels": labels}, "spec": spec}
 
 
-async def test_an_expired_pod_goes_with_its_service(site: Site, image: str) -> None:
-    async with Client(site.runner(SCAN, "--pod-ttl=3s").address) as client:
+async def test_an_expired_pod_goes_with_its_service(site: PlayedSite, image: str) -> None:
+    async with Client(site.runner(SCAN, "--pod-ttl=1s").address) as client:
         first = served(await client.evaluate(image, wish()))
         uid = site.only_pod()["metadata"]["uid"]
         await eventually(lambda: site.pods() == [] and site.services() == [], what="both are gone", seconds=60)
@@ -42,33 +41,34 @@ async def test_an_expired_pod_goes_with_its_service(site: Site, image: str) -> N
     assert site.only_pod()["metadata"]["uid"] != uid
 
 
-async def test_use_extends_a_pods_time(site: Site, image: str, audit_log: AuditLog) -> None:
-    async with Client(site.runner(SCAN, "--pod-ttl=6s").address) as client:
+async def test_use_extends_a_pods_time(site: PlayedSite, image: str, audit_log: AuditLog) -> None:
+    async with Client(site.runner(SCAN, "--pod-ttl=2s").address) as client:
         async with Load(client, image, callers=1, pause=0.3) as load:
             await load.more(1)
             pod = site.only_pod()["metadata"]
             limit = int(pod["annotations"][RECLAIM_AFTER])
-            await load.until(lambda call: call.ended > limit + 5, what="long after its first time")
+            await load.until(lambda call: call.ended > limit + 2, what="long after its first time")
         assert site.only_pod()["metadata"]["uid"] == pod["uid"]
         assert int(site.reclaim_after(pod["name"])) > limit
     assert {call.pod for call in load.served.values()} == {pod["name"]}
     assert audit_log.done("delete", "pods", site.functions.name) == []
 
 
-async def test_a_functions_own_ttl(site: Site, image: str, push: Push) -> None:
-    other = push("other", function_images.obliging())
-    config = site.cache_config({"name": image, "timeToLive": "3s"})
+async def test_a_functions_own_ttl(site: PlayedSite, image: str, push: Push) -> None:
+    other = push("other", local_images.obliging())
+    config = site.cache_config({"name": image, "timeToLive": "1s"})
     async with Client(site.runner(SCAN, f"--pod-cache-config={config}", "--warm-up-pod-cache=false").address) as client:
         gone, stays = served(await client.evaluate(image, wish())), served(await client.evaluate(other, wish()))
         await eventually(
-            lambda: [pod["metadata"]["name"] for pod in site.pods()] == [stays.pod], what="one goes", seconds=60
+            lambda: [found["metadata"]["name"] for found in (*site.pods(), *site.services())] == [stays.pod, stays.pod],
+            what="one goes, with its Service",
+            seconds=60,
         )
-    assert [found["metadata"]["name"] for found in site.services()] == [stays.pod]
     assert gone.pod != stays.pod
 
 
 @pytest.mark.parametrize("text", [None, "soon", "-5", "1e99", ""], ids=["missing", "word", "negative", "huge", "empty"])
-async def test_a_time_that_cannot_be_read_is_replaced(site: Site, image: str, text: str | None) -> None:
+async def test_a_time_that_cannot_be_read_is_replaced(site: PlayedSite, image: str, text: str | None) -> None:
     async with Client(site.runner(SCAN).address) as client:
         pod = served(await client.evaluate(image, wish())).pod
         uid = site.only_pod()["metadata"]["uid"]
@@ -83,16 +83,16 @@ async def test_a_time_that_cannot_be_read_is_replaced(site: Site, image: str, te
     assert site.only_pod()["metadata"]["uid"] == uid
 
 
-async def test_a_pod_whose_time_somebody_else_extends_stays(site: Site, image: str) -> None:
-    async with Client(site.runner(SCAN, "--pod-ttl=5s").address) as client:
+async def test_a_pod_whose_time_somebody_else_extends_stays(site: PlayedSite, image: str) -> None:
+    async with Client(site.runner(SCAN, "--pod-ttl=1s").address) as client:
         pod = served(await client.evaluate(image, wish())).pod
         site.annotate(pod, reclaim_after=str(int(time.time()) + 3600))
-        other = served(await client.evaluate(image, wish(seconds=8))).pod
+        other = served(await client.evaluate(image, wish(seconds=3))).pod
         assert other == pod
     assert site.living()
 
 
-async def test_pods_of_nobody_that_is_here_go_when_their_time_is_over(site: Site, push: Push, image: str) -> None:
+async def test_pods_of_nobody_that_is_here_go_when_their_time_is_over(site: PlayedSite, image: str) -> None:
     """Made by a runner that is gone, for a function that nobody calls."""
     first = site.runner()
     async with Client(first.address) as client:
@@ -103,14 +103,12 @@ async def test_pods_of_nobody_that_is_here_go_when_their_time_is_over(site: Site
     await eventually(lambda: site.pods() == [] and site.services() == [], what="both are gone", seconds=60)
 
 
-async def test_a_failed_pod_goes_at_once(site: Site, image: str) -> None:
+async def test_a_failed_pod_goes_at_once(site: PlayedSite, image: str) -> None:
     """Its wrapper is killed; its time is far away, and so is the next scan."""
     async with Client(site.runner("--scan-interval=1h").address) as client:
         pod = served(await client.evaluate(image, wish())).pod
         uid = site.only_pod()["metadata"]["uid"]
-        # A process that is just being started has its command line, too.
-        wrapper = min(of_pod(uid, "wrapper-server --port"))
-        os.kill(wrapper, signal.SIGKILL)
+        site.kubelet.kill(site.only_pod())
         await eventually(
             lambda: all(found["metadata"]["uid"] != uid for found in site.pods()), what="it is gone", seconds=60
         )
@@ -119,27 +117,25 @@ async def test_a_failed_pod_goes_at_once(site: Site, image: str) -> None:
     assert pod
 
 
-async def test_a_service_whose_pod_is_gone_goes(site: Site, image: str) -> None:
+async def test_a_service_whose_pod_is_gone_goes(site: PlayedSite, image: str) -> None:
     site.functions.create(service("orphan-v1-1-00000000", {LABEL: "orphan-v1-1-00000000"}), "orphan-v1-1-00000000")
-    async with Client(site.runner(SCAN, "--pod-start-timeout=5s").address) as client:
+    async with Client(site.runner(SCAN, "--pod-start-timeout=2s").address) as client:
         served(await client.evaluate(image, wish()))
         await eventually(lambda: len(site.services()) == 1, what="the orphan is gone", seconds=60)
         assert site.services()[0]["metadata"]["name"] == site.only_pod()["metadata"]["name"]
         served(await client.evaluate(image, wish()))
 
 
-async def test_what_has_not_our_label_is_never_touched(site: Site, push: Push, image: str, audit_log: AuditLog) -> None:
+async def test_what_has_not_our_label_is_never_touched(site: PlayedSite, image: str, audit_log: AuditLog) -> None:
     """However much it looks as if its time were over."""
-    bystander = push("bystander", function_images.sleeps())
-    spec = {"securityContext": {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}}}
-    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    site.functions.run("bystander", bystander, securityContext=confined, pod=spec)
-    site.functions.run("failed", bystander, ["/bin/false"], securityContext=confined, pod=spec)
+    for name in ("bystander", "failed"):
+        site.run_bystander(name)
+    site.functions.kube.patch(site.functions.path("pods/failed/status"), {"status": {"phase": "Failed"}})
     for name in ("bystander", "failed"):
         site.annotate(name, reclaim_after=PAST)
     site.functions.create(service("bystander", {"app": "x"}), "bystander")
     place = site.account()
-    async with Client(site.start(place, SCAN, "--pod-ttl=2s", "--pod-start-timeout=5s").address) as client:
+    async with Client(site.start(place, SCAN, "--pod-ttl=1s", "--pod-start-timeout=2s").address) as client:
         served(await client.evaluate(image, wish()))
         await eventually(lambda: site.pods() == [] and site.services() == [], what="ours are gone", seconds=60)
         served(await client.evaluate(image, wish()))
@@ -151,7 +147,7 @@ async def test_what_has_not_our_label_is_never_touched(site: Site, push: Push, i
     assert touched == []
 
 
-async def test_a_pod_without_its_service_gets_it_again(site: Site, image: str) -> None:
+async def test_a_pod_without_its_service_gets_it_again(site: PlayedSite, image: str) -> None:
     """The way to a pod is its Service: one that somebody deleted must not be the end of the function."""
     first = site.runner(SCAN)
     async with Client(first.address) as client:
@@ -170,13 +166,11 @@ async def test_a_pod_without_its_service_gets_it_again(site: Site, image: str) -
         )
 
 
-async def test_a_pod_that_somebody_puts_our_label_on_is_no_function(site: Site, push: Push, image: str) -> None:
+async def test_a_pod_that_somebody_puts_our_label_on_is_no_function(site: PlayedSite, image: str) -> None:
     """It serves no calls, and harms none."""
-    bystander = push("bystander", function_images.sleeps())
-    spec = {"securityContext": {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}}}
-    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    site.functions.run("odd", bystander, securityContext=confined, pod=spec)
+    site.run_bystander("odd")
     site.functions.kube.patch(site.functions.path("pods/odd"), {"metadata": {"labels": {LABEL: "odd"}}})
-    wait_until(lambda: is_ready(site.functions.pod("odd")), what="it runs")
+    ready = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    site.functions.kube.patch(site.functions.path("pods/odd/status"), {"status": ready})
     async with Client(site.runner(SCAN).address) as client:
         assert served(await client.evaluate(image, wish())).pod != "odd"

@@ -9,26 +9,25 @@ from functools import partial
 
 import pytest
 
-from images.oci import Image
-from support import function_images
+from control_plane import local_images
+from control_plane.site import PlayedSite
 from support.calls import served, wish
 from support.client import Client
 from support.kube import wait_until
 from support.metrics import Metrics
 from support.processes import eventually
 from support.push import Push
-from support.site import Site
 
 
 @pytest.fixture
 def image(push: Push) -> str:
-    return push("obliging", function_images.obliging())
+    return push("obliging", local_images.obliging())
 
 
-async def test_cold_starts_calls_failures_and_requests_are_counted(site: Site, image: str, push: Push) -> None:
-    broken = push("absent", Image((function_images.alpine(),), entrypoint=("/nowhere/function",)))
+async def test_cold_starts_calls_failures_and_requests_are_counted(site: PlayedSite, image: str, push: Push) -> None:
+    broken = push("absent", local_images.absent())
     metrics = Metrics()
-    runner = site.start(site.account(), "--pod-ttl=4s", "--scan-interval=1s", environment=metrics.environment)
+    runner = site.start(site.account(), "--pod-ttl=2s", "--scan-interval=1s", environment=metrics.environment)
     async with Client(runner.address) as client:
         for _ in range(5):
             served(await client.evaluate(image, wish()))
@@ -54,14 +53,14 @@ async def test_cold_starts_calls_failures_and_requests_are_counted(site: Site, i
     assert metrics.sum("kubernetes_requests_total", verb="delete", resource="pods") >= 2
 
 
-async def test_lost_pods_and_repeated_calls_are_counted(site: Site, image: str) -> None:
+async def test_lost_pods_and_repeated_calls_are_counted(site: PlayedSite, image: str) -> None:
     metrics = Metrics()
     runner = site.start(site.account(), environment=metrics.environment)
     async with Client(runner.address) as client:
         served(await client.evaluate(image, wish()))
         assert metrics.sum("pod_retries_total") == 0
         first = site.only_pod()
-        call = asyncio.ensure_future(client.evaluate(image, wish(call="long", seconds=3)))
+        call = asyncio.ensure_future(client.evaluate(image, wish(call="long", seconds=1.5)))
         async with asyncio.timeout(30):
             while "long" not in await site.calls_of(first):
                 await asyncio.sleep(0.05)
@@ -74,7 +73,7 @@ async def test_lost_pods_and_repeated_calls_are_counted(site: Site, image: str) 
     assert metrics.sum("pod_retries_total", reason="in_the_call") == 1
 
 
-async def test_the_next_calls_of_a_function_are_promised_its_pod(site: Site, image: str) -> None:
+async def test_the_next_calls_of_a_function_are_promised_its_pod(site: PlayedSite, image: str) -> None:
     metrics = Metrics()
     runner = site.start(site.account(), environment=metrics.environment)
 
@@ -96,7 +95,7 @@ async def test_the_next_calls_of_a_function_are_promised_its_pod(site: Site, ima
     assert metrics.by("pod_leases_total", "promised") == {("no",): 2, ("yes",): 2}
 
 
-async def test_many_callers_have_their_pods_without_a_question_and_in_equal_parts(site: Site, image: str) -> None:
+async def test_many_callers_have_their_pods_without_a_question_and_in_equal_parts(site: PlayedSite, image: str) -> None:
     metrics = Metrics()
     config = site.cache_config({"name": image, "maxParallelPodsPerFunction": 2, "minReadyPods": 2})
     flags = (f"--pod-cache-config={config}", "--wait-for-warm-up=true")
@@ -114,7 +113,7 @@ async def test_many_callers_have_their_pods_without_a_question_and_in_equal_part
     assert min(by_pod.values()) >= 30
 
 
-async def test_a_tag_that_is_looked_up_each_time_is_promised_to_nobody(site: Site, image: str) -> None:
+async def test_a_tag_that_is_looked_up_each_time_is_promised_to_nobody(site: PlayedSite, image: str) -> None:
     metrics = Metrics()
     runner = site.start(site.account(), "--image-tag-ttl=0", environment=metrics.environment)
     async with Client(runner.address) as client:

@@ -1,0 +1,183 @@
+"""Pods that are there before it is known whose they will be: first calls that need no new pod."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from control_plane import local_images
+from control_plane.site import PlayedSite
+from control_plane.test_templates import FLAG as FROM_TEMPLATE
+from control_plane.test_templates import template
+from support.audit import AuditLog
+from support.calls import served, wish
+from support.client import Client
+from support.kube import Json
+from support.namespace import is_ready
+from support.processes import eventually
+from support.push import Push
+from support.runner import RunnerProcess
+from support.site import ASKED_FOR
+
+SPARE = "spare"
+SOON = 12
+"""Long before a pod's time to start is over."""
+
+
+@pytest.fixture
+def images(push: Push) -> list[str]:
+    return [push(f"obliging-{number}", local_images.obliging()) for number in range(3)]
+
+
+def start(site: PlayedSite, *flags: str, spares: int = 1) -> RunnerProcess:
+    place = site.account(f"runner-{len(site.runners)}")
+    return site.start(place, f"--spare-pods={spares}", *flags)
+
+
+def spares(site: PlayedSite) -> list[Json]:
+    """Those that wait for a function."""
+    return [pod for pod in site.living() if pod["metadata"]["annotations"][ASKED_FOR] == SPARE]
+
+
+def names(pods: list[Json]) -> set[str]:
+    return {pod["metadata"]["name"] for pod in pods}
+
+
+async def until_ready(site: PlayedSite, runner: RunnerProcess, count: int = 1) -> set[str]:
+    """So many spares are there, and the runner knows it; their names."""
+    await eventually(lambda: len([pod for pod in spares(site) if is_ready(pod)]) == count, what="spares", seconds=60)
+    found = names(spares(site))
+    for name in found:
+        runner.wait_for_line(rf'event="pod (ready|adopted)" pod={name} ')
+    return found
+
+
+@pytest.mark.parametrize("flags", [(), ("--front=off",)], ids=["front", "no front"])
+async def test_a_first_call_is_served_by_a_spare(
+    site: PlayedSite, images: list[str], flags: tuple[str, ...], audit_log: AuditLog
+) -> None:
+    image, *_ = images
+    runner = start(site, *flags)
+    (spare,) = await until_ready(site, runner)
+    async with Client(runner.address) as client:
+        assert served(await client.evaluate(image, wish())).pod == spare
+        assert served(await client.evaluate(image, wish())).pod == spare, "from then on it is the function's"
+        # What was used up is made up for.
+        (other,) = await until_ready(site, runner)
+        assert other != spare
+        assert served(await client.evaluate(images[1], wish())).pod == other
+    runner.wait_for_line(rf'event="pod ready" pod={spare} image=\S*obliging-0:v1 ')
+    assert len(audit_log.done("create", "pods", site.functions.name)) <= 3
+
+
+async def test_it_is_a_pod_like_any_other_afterwards(site: PlayedSite, images: list[str]) -> None:
+    image, *_ = images
+    runner = start(site, "--scan-interval=1s", "--pod-ttl=1s")
+    (spare,) = await until_ready(site, runner)
+    async with Client(runner.address) as client:
+        assert served(await client.evaluate(image, wish(), timeout=SOON)).pod == spare
+        # Nobody uses it: it goes, with its Service. A spare does not.
+        await eventually(lambda: spare not in names(site.pods()), what="it is collected", seconds=60)
+        await eventually(lambda: spare not in names(site.services()), what="its Service is collected", seconds=60)
+        assert await until_ready(site, runner)
+
+
+async def test_a_spare_that_is_lost_is_made_up_for(site: PlayedSite, images: list[str]) -> None:
+    runner = start(site, spares=2)
+    first, _ = sorted(await until_ready(site, runner, 2))
+    site.delete_pod(first)
+    await eventually(lambda: len(spares(site)) == 2 and first not in names(site.living()), what="another", seconds=60)
+    await until_ready(site, runner, 2)
+    async with Client(runner.address) as client:
+        assert served(await client.evaluate(images[0], wish())).pod in names(site.pods())
+
+
+async def test_runners_share_spares_and_the_pods_that_become_of_them(
+    site: PlayedSite, images: list[str], audit_log: AuditLog
+) -> None:
+    runners = [start(site, spares=2), start(site, spares=2)]
+    for runner in runners:
+        await until_ready(site, runner, 2)
+    assert len(audit_log.done("create", "pods", site.functions.name)) <= 4, "one of each name is left"
+    clients = [Client(runner.address) for runner in runners]
+    async with clients[0], clients[1]:
+        # Both want to have them at the same time.
+        answers = await asyncio.gather(
+            *(client.evaluate(image, wish(call=image)) for client in clients for image in images[:2])
+        )
+        called = [image for _ in clients for image in images[:2]]
+        used = {(served(answer).pod, image) for answer, image in zip(answers, called, strict=True)}
+        for client in clients:
+            for image in images[:2]:
+                assert served(await client.evaluate(image, wish())).pod in names(site.living())
+    serves = {(pod["metadata"]["name"], pod["metadata"]["annotations"][ASKED_FOR]) for pod in site.living()}
+    assert used <= serves, "each call was served by a pod of its function"
+    assert len({pod for pod, _ in used}) == len(used), "and no pod by two"
+
+
+async def test_many_first_calls_and_few_spares(site: PlayedSite, images: list[str]) -> None:
+    runner = start(site)
+    (spare,) = await until_ready(site, runner)
+    async with Client(runner.address) as client:
+        answers = await asyncio.gather(*(client.evaluate(image, wish()) for image in images))
+    pods = [served(answer).pod for answer in answers]
+    assert len(set(pods)) == 3
+    assert spare in pods
+
+
+async def test_a_function_with_resources_of_its_own_gets_a_pod_of_its_own(site: PlayedSite, images: list[str]) -> None:
+    image, *_ = images
+    config = site.cache_config({"name": image, "resources": {"limits": {"memory": "64Mi"}}})
+    runner = start(site, f"--pod-cache-config={config}", "--warm-up-pod-cache=false")
+    (spare,) = await until_ready(site, runner)
+    async with Client(runner.address) as client:
+        assert served(await client.evaluate(image, wish())).pod != spare
+    assert names(spares(site)) == {spare}
+
+
+async def test_spares_are_of_the_template_that_counts(site: PlayedSite, images: list[str]) -> None:
+    def of_version(version: str) -> set[str]:
+        labelled = [pod for pod in spares(site) if pod["metadata"]["labels"]["example.com/version"] == version]
+        return names([pod for pod in labelled if is_ready(pod)])
+
+    site.write_template(template(site, "one"))
+    runner = start(site, FROM_TEMPLATE)
+    (old,) = await until_ready(site, runner)
+    site.write_template(template(site, "two"))
+    await eventually(lambda: bool(of_version("two")), what="a spare of the new template", seconds=60)
+    (new,) = of_version("two")
+    runner.wait_for_line(rf'event="pod ready" pod={new} ')
+    async with Client(runner.address) as client:
+        assert served(await client.evaluate(images[0], wish())).pod == new
+    assert old in of_version("one")
+
+
+async def test_an_entrypoint_that_is_not_there_is_told_as_ever(site: PlayedSite, push: Push) -> None:
+    image = push("absent", local_images.absent())
+    runner = start(site)
+    (spare,) = await until_ready(site, runner)
+    async with Client(runner.address) as client:
+        answer = await client.evaluate(image, wish(), timeout=SOON)
+    assert (answer.code, answer.reason) == ("FAILED_PRECONDITION", "POD_CANNOT_START")
+    assert spare in answer.message
+    assert "the entrypoint /nowhere/function cannot be executed: there is no such file" in answer.message
+    await eventually(lambda: spare not in names(site.pods()), what="the pod is gone", seconds=60)
+
+
+async def test_a_runner_that_starts_anew_finds_spares_and_what_became_of_them(
+    site: PlayedSite, images: list[str]
+) -> None:
+    place = site.account("runner")
+    first = site.start(place, "--spare-pods=1")
+    (spare,) = await until_ready(site, first)
+    async with Client(first.address) as client:
+        assert served(await client.evaluate(images[0], wish())).pod == spare
+    (other,) = await until_ready(site, first)
+    first.stop()
+    second = site.start(place, "--spare-pods=1")
+    second.wait_for_line(rf'event="pod adopted" pod={spare} ')
+    await until_ready(site, second)
+    async with Client(second.address) as client:
+        assert served(await client.evaluate(images[0], wish())).pod == spare
+        assert served(await client.evaluate(images[1], wish())).pod == other

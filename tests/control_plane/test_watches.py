@@ -1,0 +1,89 @@
+"""What the runner knows of the cluster, through watches that break: nothing is missed, and nothing stale is served."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cluster.api_only import ApiServer
+from control_plane import local_images
+from control_plane.site import PlayedSite
+from support.calls import served, wish
+from support.client import Client
+from support.load import Load
+from support.processes import eventually
+from support.push import Push
+from support.relay import Relay
+
+
+@pytest.fixture
+def image(push: Push) -> str:
+    return push("obliging", local_images.obliging())
+
+
+async def test_a_pod_that_is_deleted_while_the_watch_is_cut(site: PlayedSite, image: str, api_relay: Relay) -> None:
+    place = site.account()
+    place.api = api_relay.address
+    async with Client(site.start(place).address) as client:
+        served(await client.evaluate(image, wish()))
+        first = site.only_pod()["metadata"]
+        api_relay.close()
+        site.delete_pod(first["name"])
+        await eventually(lambda: site.functions.find(f"pods/{first['name']}") is None, what="it is gone", seconds=30)
+        api_relay.reopen()
+        # Its wrapper may live for a moment longer than Kubernetes says.
+        async with Load(client, image) as load:
+            await eventually(lambda: len(site.living()) == 1, what="there is another pod", seconds=60)
+        assert load.served
+    assert site.only_pod()["metadata"]["uid"] != first["uid"]
+
+
+async def test_a_watch_that_breaks_again_and_again(site: PlayedSite, image: str, api_relay: Relay) -> None:
+    place = site.account()
+    place.api = api_relay.address
+    async with Client(site.start(place, "--pod-ttl=2s", "--scan-interval=1s").address) as client:
+        async with Load(client, image) as load:
+            for _ in range(10):
+                await load.more(10)
+                api_relay.cut()
+                await asyncio.sleep(0.1)
+        assert load.served
+        await eventually(lambda: site.pods() == [], what="collection goes on", seconds=60)
+
+
+async def test_history_that_is_gone_is_listed_anew(
+    site: PlayedSite, image: str, api_relay: Relay, api_server: ApiServer
+) -> None:
+    """An API server that was restarted has forgotten it: it answers the watch with 410 Gone."""
+    place = site.account()
+    place.api = api_relay.address
+    runner = site.start(place)
+    async with Client(runner.address) as client:
+        served(await client.evaluate(image, wish()))
+        first = site.only_pod()["metadata"]
+        api_relay.close()
+        site.delete_pod(first["name"])
+        site.functions.create({"apiVersion": "v1", "kind": "ConfigMap"}, "something-happened")
+        await asyncio.to_thread(api_server.restart)
+        api_relay.reopen()
+        await eventually(lambda: _listings(runner.lines) > 1, what="the pods are listed anew", seconds=60)
+        second = served(await client.evaluate(image, wish()))
+    pod = site.only_pod()["metadata"]
+    assert pod["uid"] != first["uid"]
+    assert second.pod == pod["name"]
+
+
+def _listings(lines: list[str]) -> int:
+    return sum("event=listed" in line and "/pods " in line for line in lines)
+
+
+async def test_a_pod_of_another_runner_is_known_as_soon_as_it_serves(site: PlayedSite, image: str) -> None:
+    """Nothing but the watch tells the second runner of it."""
+    first, second = site.runner(), site.runner()
+    async with Client(first.address) as client:
+        made = served(await client.evaluate(image, wish()))
+    second.wait_for_line(f'event="pod adopted" pod={made.pod} ')
+    async with Client(second.address) as client:
+        assert served(await client.evaluate(image, wish())).pod == made.pod
+    assert len(site.pods()) == 1

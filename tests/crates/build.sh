@@ -1,0 +1,8 @@
+#!/bin/sh
+# Builds what is written in Rust as the tests use it: build/programs/ci. Does nothing where it is up to date.
+set -eu
+cd "$(dirname "$0")/../.."
+skipped="building the wrapper server and the front"
+. tests/crates/cargo.sh
+sh wrapper/build.sh ci
+sh front/build.sh ci
