@@ -20,8 +20,8 @@ from images.oci import Image, Link, SameAs, single_layer
 
 ROOT = Path(__file__).parent.parent
 OUTPUT = ROOT / "build" / "images"
-WRAPPER = ROOT / "wrapper" / "target" / "release" / "wrapper-server"
-FRONT = ROOT / "front" / "target" / "release" / "krm-front"
+PROGRAMS = ROOT / "build" / "programs" / "release"
+WRAPPER, FRONT = PROGRAMS / "wrapper-server", PROGRAMS / "krm-front"
 NONROOT = "65532"
 
 _ELF_MACHINE = slice(18, 20)
@@ -34,9 +34,9 @@ def cache_directory() -> Path:
 
 
 def version() -> str:
-    """The wrapper server's own."""
-    package = tomllib.loads((ROOT / "wrapper" / "Cargo.toml").read_text())["package"]
-    return str(package["version"])
+    """Of the programs in Rust."""
+    workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]
+    return str(workspace["package"]["version"])
 
 
 def wrapper_server_image(program: Path = WRAPPER) -> Image:
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
     programs = function_runner.Programs(wrapper=WRAPPER, front=FRONT)
     if programs.missing:
         names = ", ".join(path.name for path in programs.missing)
-        sys.exit(f"images: {names} not built: make wrapper front")
+        sys.exit(f"images: {names} not built: make programs")
     try:
         if argv[:1] == ["--root"] and len(argv) == 2:
             function_runner.stage(function_runner.files(programs, cache_directory()), Path(argv[1]))
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
         parts = function_runner.build(programs, cache_directory())
     except PackageError as error:
         sys.exit(f"images: {error}")
-    _write("wrapper-server", wrapper_server_image(), version(), sbom.crates())
+    _write("wrapper-server", wrapper_server_image(), version(), sbom.wrapper_crates())
     _write("function-runner", parts.image, function_runner.version(), function_runner_components(parts))
 
 
@@ -94,9 +94,7 @@ def function_runner_components(parts: function_runner.Parts) -> list[Component]:
         sbom.service(function_runner.version()),
         *sbom.debian_components(parts.packages),
         *sbom.python_components(parts.wheels),
-        *sbom.crates(),
-        *sbom.loader_crates(),
-        *sbom.front_crates(),
+        *sbom.runner_crates(),
     ]
 
 

@@ -194,6 +194,9 @@ def _own(programs: Programs) -> dict[str, Content]:
         "/server": Link("/usr/bin/function-runner"),
         "/usr/bin/krm-front": programs.front.read_bytes(),
         "/grpc-health-probe": programs.wrapper.read_bytes(),
+        # Porch's manifests have it all there from 1.5.7 on.
+        **{f"/home/nonroot/{name}": Link(f"/{name}") for name in ("server", "functions", "config.yaml")},
+        "/home/nonroot/grpc-health-probe": Link("/grpc-health-probe"),
         # For --wrapper-delivery=config-map.
         "/wrapper-server/wrapper-server-packed": programs.packed_wrapper.read_bytes(),
         "/usr/share/doc/krm-runner/LICENSE": (ROOT / "LICENSE").read_bytes(),

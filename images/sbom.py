@@ -68,27 +68,35 @@ def python_components(wheels: Iterable[Wheel]) -> list[Component]:
     ]
 
 
-def crates() -> list[Component]:
+def wrapper_crates() -> list[Component]:
     """What the wrapper server is built from, itself included."""
-    return _locked(ROOT / "wrapper" / "Cargo.lock")
+    return _locked(ROOT / "Cargo.lock", "wrapper-server")
 
 
-def loader_crates() -> list[Component]:
-    """What the loader of the packed wrapper server is built from, itself included."""
-    return _locked(ROOT / "wrapper" / "loader" / "Cargo.lock")
-
-
-def front_crates() -> list[Component]:
-    """What the front is built from, itself included, but for what the wrapper server has as well."""
-    shared = {str(crate.purl) for crate in (*crates(), *loader_crates())}
-    return [crate for crate in _locked(ROOT / "front" / "Cargo.lock") if str(crate.purl) not in shared]
-
-
-def _locked(path: Path) -> list[Component]:
-    return [
-        _component(crate["name"], crate["version"], PackageURL("cargo", None, crate["name"], crate["version"]))
-        for crate in tomllib.loads(path.read_text())["package"]
+def runner_crates() -> list[Component]:
+    """What the programs of the runner's image are built from, themselves included."""
+    found = [
+        *wrapper_crates(),
+        *_locked(ROOT / "wrapper" / "loader" / "Cargo.lock", "wrapper-server-loader"),
+        *_locked(ROOT / "Cargo.lock", "krm-front"),
     ]
+    return list({str(crate.purl): crate for crate in found}.values())
+
+
+def _locked(path: Path, program: str) -> list[Component]:
+    """A crate of a lock file and everything that it is built from and tested with."""
+    packages = tomllib.loads(path.read_text())["package"]
+    # A dependency is written as `name`, or as `name version` where the file has several of that name.
+    by_name = {key: crate for crate in packages for key in (crate["name"], f"{crate['name']} {crate['version']}")}
+    found: dict[str, Component] = {}
+    remaining = [program]
+    while remaining:
+        crate = by_name[remaining.pop()]
+        url = PackageURL("cargo", None, crate["name"], crate["version"])
+        if str(url) not in found:
+            found[str(url)] = _component(crate["name"], crate["version"], url)
+            remaining += crate.get("dependencies", [])
+    return [found[url] for url in sorted(found)]
 
 
 def service(version: str) -> Component:

@@ -116,7 +116,7 @@ def test_an_empty_file_is_fine_at_the_start(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("a: b", "must be a list of functions"), ("- {name: X/Y}\n- 7", "no valid repository name")]
+    ("text", "why"), [("text", "must be a list of functions"), ("- {name: X/Y}\n- 7", "no valid repository name")]
 )
 def test_a_broken_file_refuses_to_start_with_one_line(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "cache.yaml"

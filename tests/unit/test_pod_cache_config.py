@@ -59,7 +59,12 @@ def test_order_is_kept_and_a_second_entry_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a: b", "cache.yaml: the file must be a list of functions, each with a name"),
+        (
+            "text",
+            "cache.yaml: the file must be a list of functions, each with a name, or a mapping such as `image: 30m`",
+        ),
+        ("f:v1: soon", "cache.yaml: [0] (f:v1): timeToLive must be a duration"),
+        ("Not An Image: 30m", "cache.yaml: [0]: name must be an image"),
         ("- x", "cache.yaml: [0] must be a mapping with a name"),
         ("- {timeToLive: 1m}", "cache.yaml: [0]: name must be an image"),
         ("- {name: 7}", "cache.yaml: [0]: name must be an image"),
@@ -123,3 +128,12 @@ def test_resources_count_over_those_of_a_template() -> None:
     }
     assert template["requests"] == {"cpu": "2", "memory": "1Mi"}
     assert Resources().over(None) == {}
+
+
+def test_the_map_of_earlier_versions_of_porch() -> None:
+    found = parsed("example.com/a:v1: 30m\nexample.com/b:v1: 1h\nexample.com/c:v1:\n")
+    assert [(each.name, each.ttl) for each in found.functions.values()] == [
+        ("example.com/a:v1", 1800),
+        ("example.com/b:v1", 3600),
+        ("example.com/c:v1", None),
+    ]

@@ -81,8 +81,7 @@ impl EvaluationError {
     pub fn output_too_large(image: &str, written: usize, room: usize, limit: usize) -> Self {
         let message = format!(
             "function \"{image}\" wrote at least {written} bytes, more than the {room} that fit into a message of {limit} \
-             bytes; it was stopped. Raise --max-request-body-size here and --function-runner-grpc-max-message-size in \
-             Porch, or make the package smaller"
+             bytes; it was stopped. Raise --max-request-body-size here and in porch-server, or make the package smaller"
         );
         Self::new(Code::ResourceExhausted, "OUTPUT_TOO_LARGE", message).fact("limit", &limit)
     }
@@ -91,7 +90,7 @@ impl EvaluationError {
     pub fn message_too_large(size: usize, limit: usize) -> Self {
         let message = format!(
             "the request has {size} bytes, more than the limit of {limit} bytes set by --max-request-body-size; raise it \
-             here and --function-runner-grpc-max-message-size in Porch, or make the package smaller"
+             here and in porch-server, or make the package smaller"
         );
         Self::new(Code::ResourceExhausted, "MESSAGE_TOO_LARGE", message).fact("size", &size).fact("limit", &limit)
     }

@@ -16,9 +16,13 @@ from krm_runner.rpc.evaluate import max_resource_list
 from krm_runner.settings import StandbySettings
 
 
-def read_function_file(path: Path, *, required: bool, functions: Path, default_prefix: str) -> FunctionFile:
+def read_function_file(
+    path: Path, *, required: bool, functions: Path, default_prefix: str, may_fall_back: bool = False
+) -> FunctionFile:
     """Which executables there are; ConfigurationError when the file is broken."""
-    file = FunctionFile(path, required=required, functions=functions, default_prefix=default_prefix)
+    file = FunctionFile(
+        path, required=required, functions=functions, default_prefix=default_prefix, may_fall_back=may_fall_back
+    )
     file.load()
     return file
 
@@ -39,10 +43,18 @@ class ExecRuntime:
         max_waiting: int = 1000,
         max_memory: int | None = None,
         standby: StandbySettings | None = None,
+        may_fall_back: bool = False,
     ) -> None:
-        """Without settings for it, no process is kept in standby, whatever the configuration file says."""
+        """Without settings for it, no process is kept in standby, whatever the configuration file says.
+
+        `may_fall_back`: another runtime can serve an image whose executable is missing.
+        """
         self.functions = read_function_file(
-            config, required=config_is_required, functions=functions, default_prefix=default_prefix
+            config,
+            required=config_is_required,
+            functions=functions,
+            default_prefix=default_prefix,
+            may_fall_back=may_fall_back,
         )
         cpus = usable_cpus()
         spawner = Spawner(environment)

@@ -148,7 +148,10 @@ def _local_functions(settings: Settings, functions: FunctionFile | None) -> Loca
     if functions is None or settings.exec is None:
         return None
     return LocalFunctions(
-        lambda: functions.table, directory=settings.exec.functions, default_standby=settings.exec.standby.default
+        lambda: functions.table,
+        directory=settings.exec.functions,
+        default_standby=settings.exec.standby.default,
+        is_usable=functions.is_usable,
     )
 
 

@@ -40,7 +40,7 @@ from krm_runner.pods.pod_tokens import PodTokens, TemplateWithTokens
 from krm_runner.pods.pull_secret import PullSecret
 from krm_runner.pods.services import Services
 from krm_runner.pods.tasks import Tasks
-from krm_runner.pods.template_source import BuiltInTemplate, ConfigMapTemplate, TemplateSource
+from krm_runner.pods.template_source import POLL_INTERVAL, BuiltInTemplate, ConfigMapTemplate, TemplateSource
 from krm_runner.pods.warm_up import WarmUp
 from krm_runner.pods.wrapper_config_maps import WrapperConfigMaps
 from krm_runner.settings import PodSettings, ServerSettings, Settings
@@ -227,7 +227,12 @@ async def _open_pod_runtime(
 
 def _templates(client: KubeClient, pods: PodSettings, parts: tuple[Part, ...], limit: int) -> TemplateSource:
     if pods.template_config_map:
-        return ConfigMapTemplate(client, namespace=own_namespace(), name=pods.template_config_map)
+        return ConfigMapTemplate(
+            client,
+            namespace=own_namespace(),
+            name=pods.template_config_map,
+            poll_interval=min(POLL_INTERVAL, pods.scan_interval),
+        )
     delivery: WrapperDelivery = InitContainer(pods.wrapper_image)
     if pods.wrapper_delivery == "config-map":
         delivery = ConfigMapVolume(tuple(part.name for part in parts))

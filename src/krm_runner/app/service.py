@@ -39,6 +39,8 @@ async def serve(settings: Settings) -> None:
     """Run the service until a signal ends it. ConfigurationError and ServeError when it cannot start, or go on."""
     logs.configure(level=settings.log.level, log_format=settings.log.format)
     memory.keep_freed_memory()
+    for name, instead in settings.ignored.items():
+        _log.info("flag ignored", flag=f"--{name}", because=instead)
 
     # What can be wrong with files is found out before anything is started.
     front = find_front(settings)
@@ -174,6 +176,7 @@ def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime
         max_waiting=settings.max_waiting,
         max_memory=function_memory(settings.max_memory),
         standby=settings.standby,
+        may_fall_back=all_settings.pod is not None,
     )
 
 
@@ -186,6 +189,7 @@ def _functions(settings: Settings) -> FunctionFile | None:
         required=local.config_is_required,
         functions=local.functions,
         default_prefix=settings.server.default_image_prefix,
+        may_fall_back=settings.pod is not None,
     )
 
 

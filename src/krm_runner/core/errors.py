@@ -150,8 +150,8 @@ class OutputTooLargeError(EvaluationError):
     def __init__(self, image: str, *, written: int, room: int, limit: int) -> None:
         super().__init__(
             f'function "{image}" wrote at least {written} bytes, more than the {room} that fit into a message of '
-            f"{limit} bytes; it was stopped. Raise --max-request-body-size here and "
-            "--function-runner-grpc-max-message-size in Porch, or make the package smaller",
+            f"{limit} bytes; it was stopped. Raise --max-request-body-size here and in porch-server, or make the "
+            "package smaller",
             image=image,
             facts={"limit": str(limit)},
         )
@@ -165,8 +165,7 @@ class MessageTooLargeError(EvaluationError):
     def __init__(self, *, size: int, limit: int) -> None:
         super().__init__(
             f"the request has {size} bytes, more than the limit of {limit} bytes set by "
-            "--max-request-body-size; raise it here and --function-runner-grpc-max-message-size in Porch, "
-            "or make the package smaller",
+            "--max-request-body-size; raise it here and in porch-server, or make the package smaller",
             facts={"size": str(size), "limit": str(limit)},
         )
 

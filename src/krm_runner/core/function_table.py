@@ -16,9 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-import yaml
-
-from krm_runner.core import image_ref
+from krm_runner.core import image_ref, kubernetes_yaml
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.image_ref import ImageRef
 from krm_runner.core.standby import MAX_PER_FUNCTION
@@ -48,11 +46,7 @@ EMPTY_TABLE = FunctionTable({})
 
 def parse(text: bytes, *, source: str, default_prefix: str) -> FunctionTable:
     """The table in a configuration file; ConfigurationError names `source`, the place and the reason."""
-    try:
-        # Not the C loader: it recurses without a limit, and a file that is nested deep enough would end the process.
-        document: object = yaml.load(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+    document = kubernetes_yaml.load(text, source=source)
     if document is None:
         return EMPTY_TABLE
     top = _mapping(document, source, "the file")

@@ -14,9 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-import yaml
-
-from krm_runner.core import image_ref
+from krm_runner.core import image_ref, kubernetes_yaml
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.image_ref import ImageRef, ImageRefError
@@ -40,11 +38,7 @@ EMPTY_MAP = ImageMap()
 
 def parse_image_map(text: bytes, *, source: str, default_prefix: str) -> ImageMap:
     """The map in a file; ConfigurationError names `source`, the place and the reason."""
-    try:
-        # Not the C loader: it recurses without a limit.
-        document: object = yaml.load(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
+    document = kubernetes_yaml.load(text, source=source)
     entries = _mapping(document, source, "the file", ("images",)).get("images")
     if not isinstance(entries, list):
         raise ConfigurationError(f"{source}: images must be a list")

@@ -1,53 +1,63 @@
-"""YAML as Kubernetes reads it: a document that JSON could have said, of a bounded size.
+"""YAML as Kubernetes reads it: one document that JSON could express, of a bounded size.
 
-PyYAML makes dates of `2020-01-01` and numbers of `12:30`; for Kubernetes both are text. Keys are text always. Refuses
-what JSON cannot say, and documents that are small on paper but large in memory (aliases of aliases).
+Every file that a user writes in YAML comes through here. Dates and `12:30` are text, keys are text always. Whatever a
+file holds, the result is a document or a ConfigurationError with the position: it is built from libyaml's events, so
+that no constructor of a tag runs, recursion is bounded by us, and aliases cost what they stand for.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import cast
 
 import yaml
+from yaml import CBaseLoader
 
 from krm_runner.core.errors import ConfigurationError
 
-_MAX_NODES = 20_000
+MAX_NODES = 100_000
+"""Scalars, lists and mappings, those of aliases counted each time."""
 _MAX_DEPTH = 100
-_NUMBERS = [
-    ("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)\Z")),
-    (
-        "tag:yaml.org,2002:float",
-        re.compile(
-            r"(?:[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+"
-            r"|\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN)\Z"
-        ),
-    ),
-]
-_READ_OTHERWISE = {"tag:yaml.org,2002:timestamp", *(tag for tag, _ in _NUMBERS)}
-
-
-class _Loader(yaml.SafeLoader):
-    """Not the C loader: it recurses without a limit, and a file that is nested deep enough would end the process."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [resolver for resolver in resolvers if resolver[0] not in _READ_OTHERWISE]
-    + (_NUMBERS if first in "-+.0123456789" else [])
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+_MAX_DIGITS = 400
+_LONGEST_WORD = 60
+_PREFIX = "tag:yaml.org,2002:"
+_MERGE = "<<"
+_BOOLEANS = {
+    **dict.fromkeys(("yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
+    **dict.fromkeys(("no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
 }
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)")
+_FLOAT = re.compile(
+    r"(?:[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+"
+    r"|\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN)"
+)
+
+_Scalar = str | int | float | bool | None
 
 
 def load(text: str | bytes, *, source: str) -> object:
-    """The document; ConfigurationError names `source` and the reason."""
+    """Return the document; None if it is empty.
+
+    Raises ConfigurationError, on one line, with `source`, the position and the reason.
+    """
+    loader = None
     try:
-        document: object = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        loader = CBaseLoader(text)
+        return _Builder(loader, source).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        reason = ": ".join(each for each in (error.context, error.problem) if each)
+        raise ConfigurationError(f"{source}: not valid YAML: {where}{reason}") from error
+    except (yaml.YAMLError, UnicodeError) as error:
         raise ConfigurationError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
-    return _plain(document, source, iter(range(_MAX_NODES)), _MAX_DEPTH)
+    finally:
+        if loader is not None:
+            loader.dispose()
 
 
 def text_of(value: object) -> str | None:
@@ -63,25 +73,158 @@ def text_of(value: object) -> str | None:
             return None
 
 
-def _plain(value: object, source: str, room: Iterator[int], depth: int) -> object:
-    if depth == 0 or next(room, None) is None:
-        raise ConfigurationError(f"{source}: the document is too large or nested too deeply")
-    match value:
-        case dict():
-            fields = cast(dict[object, object], value)
-            return {_key(key, source): _plain(field, source, room, depth - 1) for key, field in fields.items()}
-        case list():
-            return [_plain(entry, source, room, depth - 1) for entry in cast(list[object], value)]
-        case float() if not math.isfinite(value):
-            raise ConfigurationError(f"{source}: {value} is no number that Kubernetes knows")
-        case None | str() | int() | float():
-            return value
-        case _:
-            raise ConfigurationError(f"{source}: a {type(value).__name__} is nothing that JSON could say")
+class _Builder:
+    """Builds one document from events."""
+
+    def __init__(self, loader: CBaseLoader, source: str) -> None:
+        self._loader = loader
+        self._source = source
+        self._nodes = 0
+        self._anchored: dict[str, tuple[object, int]] = {}
+        """Values by their anchors, and how many nodes each has."""
+
+    def document(self) -> object:
+        self._next()  # the start of the stream
+        if not isinstance(self._next(), yaml.DocumentStartEvent):
+            return None
+        value = self._value(self._next(), 0)
+        self._next()  # the end of the document
+        event = self._next()
+        if not isinstance(event, yaml.StreamEndEvent):
+            raise self._error(event, "there is a second document, and one is expected")
+        return value
+
+    def _next(self) -> yaml.Event:
+        return cast(yaml.Event, self._loader.get_event())  # pyright: ignore[reportUnknownMemberType] - untyped in the stubs
+
+    def _value(self, event: yaml.Event, depth: int) -> object:
+        before = self._nodes
+        self._count(event, 1)
+        if depth == _MAX_DEPTH:
+            raise self._error(event, f"it is nested deeper than {_MAX_DEPTH} levels")
+        if isinstance(event, yaml.AliasEvent):
+            return self._aliased(event)
+        anchor = cast(str | None, getattr(event, "anchor", None))
+        value: object
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            self._check_tag(event, "seq")
+            value = self._sequence(depth)
+        else:
+            self._check_tag(cast(yaml.MappingStartEvent, event), "map")
+            value = self._mapping(depth)
+        if anchor:
+            self._anchored[anchor] = value, self._nodes - before
+        return value
+
+    def _aliased(self, event: yaml.AliasEvent) -> object:
+        found = self._anchored.get(event.anchor or "")
+        if found is None:
+            raise self._error(event, f"the alias *{event.anchor} refers to nothing before it, or to itself")
+        value, size = found
+        self._count(event, size)
+        return copy.deepcopy(value)
+
+    def _sequence(self, depth: int) -> list[object]:
+        found: list[object] = []
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            found.append(self._value(event, depth + 1))
+        return found
+
+    def _mapping(self, depth: int) -> dict[str, object]:
+        own: dict[str, object] = {}
+        merged: dict[str, object] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            is_merge = isinstance(event, yaml.ScalarEvent) and event.implicit[0] and event.value == _MERGE
+            key = text_of(self._value(event, depth + 1))
+            if key is None:
+                raise self._error(event, "a key must be text")
+            following = self._next()
+            value = self._value(following, depth + 1)
+            if is_merge:
+                merged = self._merged(following, value) | merged
+            else:
+                own[key] = value
+        return merged | own
+
+    def _merged(self, event: yaml.Event, value: object) -> dict[str, object]:
+        """What a merge key brings in: of a list, the first mapping that has a key decides."""
+        found: dict[str, object] = {}
+        for each in cast(list[object], value) if isinstance(value, list) else [value]:
+            if not isinstance(each, dict):
+                raise self._error(event, "a merge key takes a mapping, or a list of mappings")
+            found = cast(dict[str, object], each) | found
+        return found
+
+    def _scalar(self, event: yaml.ScalarEvent) -> _Scalar:
+        text, tag = event.value, event.tag
+        if tag in (None, "!"):
+            if tag is None and event.implicit[0]:
+                return self._resolved(event, text)
+            return text
+        if tag == f"{_PREFIX}str":
+            return text
+        value = self._resolved(event, text)
+        kinds: Mapping[str, type] = {"null": type(None), "bool": bool, "int": int, "float": float}
+        kind = kinds.get(tag.removeprefix(_PREFIX)) if tag.startswith(_PREFIX) else None
+        if kind is None:
+            raise self._error(event, f"the tag {_shown(tag)} is not supported")
+        if kind is float and type(value) is int:
+            return float(value)
+        if type(value) is not kind:
+            raise self._error(event, f'"{_cut(text)}" is not what its tag {_shown(tag)} says')
+        return value
+
+    def _resolved(self, event: yaml.ScalarEvent, text: str) -> _Scalar:
+        """A plain scalar as YAML 1.1 has it, but for dates and sexagesimal numbers."""
+        if text in _NULLS:
+            return None
+        if text in _BOOLEANS:
+            return _BOOLEANS[text]
+        if _INTEGER.fullmatch(text):
+            return self._integer(event, text)
+        if _FLOAT.fullmatch(text):
+            return self._float(event, text)
+        return text
+
+    def _integer(self, event: yaml.ScalarEvent, text: str) -> int:
+        digits = text.replace("_", "")
+        if len(digits) > _MAX_DIGITS:
+            raise self._error(event, f"a number has more than {_MAX_DIGITS} digits")
+        sign = -1 if digits.startswith("-") else 1
+        digits = digits.lstrip("+-")
+        for prefix, base in (("0b", 2), ("0x", 16), ("0", 8)):
+            if digits.startswith(prefix):
+                return sign * int(digits.removeprefix(prefix) or "0", base)
+        return sign * int(digits)
+
+    def _float(self, event: yaml.ScalarEvent, text: str) -> float:
+        # Python writes infinity and "not a number" without the dot.
+        plain = re.sub(r"\.(?=inf|nan)", "", text.lower().replace("_", ""))
+        value = float(plain)
+        if not math.isfinite(value):
+            raise self._error(event, f"{_cut(text)} is no number that Kubernetes knows")
+        return value
+
+    def _check_tag(self, event: yaml.SequenceStartEvent | yaml.MappingStartEvent, kind: str) -> None:
+        if event.tag not in (None, "!", f"{_PREFIX}{kind}"):
+            raise self._error(event, f"the tag {_shown(event.tag)} is not supported")
+
+    def _count(self, event: yaml.Event, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise self._error(event, f"it has more than {MAX_NODES} values, those of aliases counted each time")
+
+    def _error(self, event: yaml.Event, why: str) -> ConfigurationError:
+        mark = event.start_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        return ConfigurationError(f"{self._source}: {where}{why}")
 
 
-def _key(key: object, source: str) -> str:
-    text = text_of(key)
-    if text is None:
-        raise ConfigurationError(f"{source}: a key must be text")
-    return text
+def _shown(tag: str) -> str:
+    return _cut(f"!!{tag.removeprefix(_PREFIX)}" if tag.startswith(_PREFIX) else tag)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_WORD else f"{text[:_LONGEST_WORD]}…"

@@ -7,7 +7,8 @@
       minReadyPods: 1
       resources: {requests: {cpu: 100m}, limits: {memory: 256Mi}}
 
-What an entry leaves out, or says as 0, is what the flags say. Refuses a file with a wrong entry as a whole and names
+A mapping of images to times, `image: 30m`, is taken as well: Porch had that up to 1.5.7. What an entry leaves out, or
+says as 0, is what the flags say. Refuses a file with a wrong entry as a whole and names
 all that is wrong with it: half a file would silently run functions with other limits than somebody wrote down.
 """
 
@@ -65,8 +66,13 @@ def parse_pod_cache_config(text: bytes, *, source: str, default_prefix: str) -> 
     document = kubernetes_yaml.load(text, source=source)
     if document is None:
         return EMPTY_CONFIG
+    if isinstance(document, dict):
+        # As Porch wrote it up to 1.5.7.
+        document = [{"name": name, "timeToLive": ttl} for name, ttl in cast(JsonObject, document).items()]
     if not isinstance(document, list):
-        raise ConfigurationError(f"{source}: the file must be a list of functions, each with a name")
+        raise ConfigurationError(
+            f"{source}: the file must be a list of functions, each with a name, or a mapping such as `image: 30m`"
+        )
     functions: dict[str, FunctionConfig] = {}
     warnings: list[str] = []
     faults: list[str] = []

@@ -14,6 +14,8 @@ from krm_runner.core.pod_manifest import ASKED_FOR, RECLAIM_AFTER
 from krm_runner.core.spare import COMMAND, RESTARTS, as_annotation
 
 _NOT_YET: JsonObject = {"waiting": {"reason": "ContainerCreating"}}
+NOT_STARTED = "NotStarted"
+"""The reason of a pod that ended between its two containers: it says less than the event that goes with it."""
 _NOT_STARTED = "the function's container was not started after the spare's: most likely its image could not be pulled"
 _MOST_DIGITS = 10
 
@@ -55,7 +57,7 @@ def without_the_spare(pod: JsonObject) -> JsonObject:
         conditions = map(as_object, as_list(status.get("conditions")))
         status["conditions"] = [each for each in conditions if each.get("type") not in ("Ready", "ContainersReady")]
         if status.get("phase") in ("Failed", "Succeeded") and not status.get("reason"):
-            status |= {"phase": "Failed", "reason": "NotStarted", "message": _NOT_STARTED}
+            status |= {"phase": "Failed", "reason": NOT_STARTED, "message": _NOT_STARTED}
     elif container and (since <= 0 or (since == 1 and "waiting" not in state)):
         # The one before was the spare's.
         _put(status, {**container, "lastState": {}})

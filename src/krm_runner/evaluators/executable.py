@@ -62,7 +62,7 @@ class ExecutableEvaluator:
     async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
         """See `core.evaluation.Evaluator`."""
         name = self._functions.table.find(request.reference)
-        if name is None:
+        if name is None or not self._functions.is_usable(name):
             raise FunctionNotFoundError(request.image)
         loop = asyncio.get_running_loop()
         started = loop.time()

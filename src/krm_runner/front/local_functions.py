@@ -27,8 +27,17 @@ class LocalFunctions:
 
     runtime = "exec"
 
-    def __init__(self, table: Callable[[], FunctionTable], *, directory: Path, default_standby: int) -> None:
+    def __init__(
+        self,
+        table: Callable[[], FunctionTable],
+        *,
+        directory: Path,
+        default_standby: int,
+        is_usable: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """`is_usable` says whether an executable of the table is to serve its images."""
         self._table = table
+        self._is_usable = is_usable
         self._directory = os.fsencode(directory.absolute())
         self._default_standby = default_standby
 
@@ -36,7 +45,7 @@ class LocalFunctions:
         """The one that serves an image."""
         table = self._table()
         name = table.find(image)
-        if name is None:
+        if name is None or not self._is_usable(name):
             return None
         standby = table.wanted_in_standby(name, default=self._default_standby)
         return LocalFunction(name, os.path.join(self._directory, os.fsencode(name)), standby)

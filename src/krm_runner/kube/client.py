@@ -385,6 +385,11 @@ async def find_cluster(service_account: Path = _SERVICE_ACCOUNT) -> Configuratio
 def _kubeconfig() -> str:
     """The file's path. Looked for here: the library looks at the variable only once, when it is imported."""
     if named := os.environ.get("KUBECONFIG"):
+        if not any(Path(path).expanduser().exists() for path in named.split(os.pathsep) if path):
+            raise ConfigurationError(
+                f"no Kubernetes cluster is known: KUBECONFIG is {named}, and there is no such file; "
+                "correct it, or do without functions in pods (--disable-runtimes=pod)"
+            )
         return named
     usual = Path.home() / ".kube" / "config"
     if not usual.exists():

@@ -7,6 +7,7 @@ replaces a good one. `of` is asked on every call: it looks up what was worked ou
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from krm_runner.core.errors import ConfigurationError
+from krm_runner.core.file_warnings import summarized
 from krm_runner.core.pod_cache_config import EMPTY_CONFIG, FunctionConfig, PodCacheConfig, parse_pod_cache_config
 from krm_runner.core.pool_terms import Limits
 from krm_runner.core.resources import NO_RESOURCES, Resources
@@ -83,7 +85,8 @@ class FunctionLimits:
         """Apply the file whenever it changes, and tell; never returns."""
         while True:
             await self._file.wait_for_change()
-            config = self._file.current()
+            # A large file takes a while, in which calls go on.
+            config = await asyncio.to_thread(self._file.current)
             if config == self._config:
                 continue
             self._apply(config)
@@ -97,7 +100,7 @@ class FunctionLimits:
         return parse_pod_cache_config(text, source=source, default_prefix=self._default_prefix)
 
     def _apply(self, config: PodCacheConfig) -> None:
-        for warning in config.warnings:
+        for warning in summarized(config.warnings):
             _log.warning(warning)
         self._config = config
         self._rules = {

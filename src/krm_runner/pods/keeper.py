@@ -25,6 +25,7 @@ from krm_runner.core.errors import (
 )
 from krm_runner.core.evaluation import EvaluationRequest
 from krm_runner.core.held_call import NextCalls
+from krm_runner.core.pod_conversion import NOT_STARTED
 from krm_runner.core.pod_failure import Failed, failure, start_error
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.pool import Pool
@@ -66,6 +67,7 @@ _HEARTBEAT = 1.0
 _SETTLING = 10.0
 """For how long nothing is collected after the API server was away: every runner first says which pods it uses."""
 _CAUSE_TIMEOUT, _CAUSE_LOOKS = 2.0, 20
+_EVENT_LOOKS, _EVENT_PAUSE = 5, 0.25
 _FOREIGN = ""
 """The function of pods that do not say what they serve: they only expire."""
 
@@ -385,8 +387,15 @@ class Keeper:
         self._tasks.start(self._find_out(attendant, failed), name=f"evidence of {attendant.facts.name}")
 
     async def _find_out(self, attendant: Attendant, failed: Failed) -> None:
-        status = await self._evidence.status_of(attendant.pod)
-        self._fail(attendant, status if isinstance(status, Failed) else failed)
+        for _ in range(_EVENT_LOOKS):
+            status = await self._evidence.status_of(attendant.pod)
+            if isinstance(status, Failed):
+                failed = status
+            if failed.reason != NOT_STARTED:
+                break
+            # The kubelet's event, which says why, may come a moment after the pod's status.
+            await asyncio.sleep(_EVENT_PAUSE)
+        self._fail(attendant, failed)
 
     async def _give_up_later(self, attendant: Attendant) -> None:
         """A pod that does not serve in time goes; one that serves others, and not us, stays."""

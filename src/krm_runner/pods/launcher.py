@@ -39,7 +39,7 @@ from krm_runner.core.pod_manifest import FunctionPod, Manifests, render
 from krm_runner.core.pod_template import PodTemplate
 from krm_runner.core.resources import NO_RESOURCES, Resources
 from krm_runner.core.service_facts import service_deletion, service_facts_of
-from krm_runner.core.spare import PodImage
+from krm_runner.core.spare import SPARE, PodImage
 from krm_runner.pods.pod_tokens import PodTokens
 
 T = TypeVar("T")
@@ -218,6 +218,9 @@ class Launcher:
         facts, image = facts_of(spare), launch.image
         assert facts is not None  # noqa: S101 - a spare is one of ours
         assert isinstance(image, ImageMetadata)  # noqa: S101 - nothing else is put into one
+        if facts.asked_for != SPARE:
+            # Another runner was faster.
+            return False
         patch = conversion(spare, facts, image, reclaim_after=math.ceil(launch.reclaim_after))
         if patch is None:
             return False

@@ -29,7 +29,8 @@ from krm_runner.kube.reflector import ChangeKind, Reflector
 
 _log = structlog.get_logger("krm_runner.pods")
 _FLAG = "--function-pod-template"
-_POLL_INTERVAL = 10.0
+POLL_INTERVAL = 10.0
+"""How often the template is read where it may not be watched."""
 _POLLS_BEFORE_WATCH = 60
 """Somebody may grant the right to watch meanwhile."""
 _BACKOFF = Backoff(first=0.2, longest=2.0)
@@ -79,7 +80,7 @@ class BuiltInTemplate:
 class ConfigMapTemplate:
     """In one ConfigMap, whoever writes it."""
 
-    def __init__(self, client: KubeClient, *, namespace: str, name: str, poll_interval: float = _POLL_INTERVAL) -> None:
+    def __init__(self, client: KubeClient, *, namespace: str, name: str, poll_interval: float = POLL_INTERVAL) -> None:
         self.current: PodTemplate | None = None
         self.problem = f'{_FLAG}: ConfigMap "{name}" in namespace {namespace} was not read yet'
         self.on_change: Callable[[PodTemplate], None] = _nobody_listens

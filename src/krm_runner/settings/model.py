@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
 from krm_runner.core import image_ref
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.settings.go_flags import ParsedFlags, parse_flags
+from krm_runner.settings.porch_flags import PORCH_FLAGS
 from krm_runner.settings.registries import RegistrySettings, registry_settings
 from krm_runner.settings.security import SecuritySettings, optional_path, security_settings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
@@ -110,6 +111,8 @@ class Settings:
     pod: PodSettings | None
     registries: RegistrySettings
     security: SecuritySettings
+    ignored: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Flags of Porch's that were given and mean nothing here, and what there is instead."""
 
     @property
     def obstacle_to_a_front(self) -> str:
@@ -123,7 +126,7 @@ class Settings:
 
 def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """The settings of `krm-runner serve ARGV`; ConfigurationError with one line when they make no sense."""
-    flags = parse_flags(SERVE_FLAGS, argv)
+    flags = parse_flags((*SERVE_FLAGS, *PORCH_FLAGS), argv)
 
     def value(name: str, kind: type[T]) -> T:
         del kind  # only says what the flag's own parser returns
@@ -149,6 +152,7 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         pod=None if "pod" in disabled else _pod_settings(flags, environment),
         registries=registry_settings(flags),
         security=security_settings(flags, port=server.port),
+        ignored={flag.name: flag.help for flag in PORCH_FLAGS if flag.name in flags.given},
     )
     if isinstance(server.front, Path) and (obstacle := found.obstacle_to_a_front):
         raise ConfigurationError(f"--front={server.front} cannot be used with {obstacle}; leave out one of the two")

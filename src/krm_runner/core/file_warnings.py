@@ -1,0 +1,14 @@
+"""What is odd in a user's file, for the log: a few lines of a bounded length, however much is odd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MOST = 10
+_LONGEST = 300
+
+
+def summarized(warnings: Sequence[str]) -> list[str]:
+    """Return the first ten warnings, shortened, and a line that counts the rest."""
+    found = [each if len(each) <= _LONGEST else f"{each[:_LONGEST]}…" for each in warnings[:_MOST]]
+    return [*found, f"and {len(warnings) - _MOST} more"] if len(warnings) > _MOST else found
