@@ -17,9 +17,10 @@ from krm_runner.app.doctor import examine
 from krm_runner.cli.doctor import runner_arguments
 from krm_runner.core.errors import KubernetesForbiddenError
 from krm_runner.core.finding import Finding, State
-from krm_runner.core.rights import RIGHTS, Need, Place, Right
+from krm_runner.core.rights import FUNCTION_CONFIGS, RIGHTS, Need, Place, Right
 from krm_runner.kube.client import KubeClient, find_cluster
 from krm_runner.settings.doctor import parse_doctor_settings
+from support.function_configs import KIND
 from support.installation import BaseInstallation
 from support.machine import ROOT
 from support.server import free_port
@@ -193,6 +194,30 @@ async def test_a_runner_evaluates_a_function_or_does_not(doctor: Doctor, install
     assert any("NOT_FOUND" in line for line in of(unknown, State.FAIL))
     nobody = await doctor.look(f"--address=127.0.0.1:{free_port()}")
     assert any("cannot reach a runner" in line for line in of(nobody, State.FAIL))
+
+
+async def test_without_the_pod_runtime_nothing_of_a_cluster_is_looked_at(
+    doctor: Doctor, installation: Installation
+) -> None:
+    image = installation.add("copy", COPY)
+    runner = installation.start("--disable-runtimes=pod")
+    flags = ("--disable-runtimes=pod", f"--address={runner.address}", f"--image={image}")
+    findings = await doctor.look(*flags)
+    assert [finding.state for finding in findings] == [State.SKIP, State.OK]
+
+
+async def test_objects_of_newer_porch_are_looked_at_where_there_are_any(doctor: Doctor) -> None:
+    assert not any(FUNCTION_CONFIGS in line for line in of(await doctor.look(), State.OK))
+    doctor.base.apply(KIND)
+    doctor.base.kubectl("wait", "--for=condition=Established", f"customresourcedefinition/{FUNCTION_CONFIGS}")
+    fine = f"may list, patch, watch {FUNCTION_CONFIGS} in {doctor.base.functions}"
+    try:
+        assert fine in of(await doctor.look(), State.OK)
+        doctor.base.without(doctor.base.functions, "functionconfigs", "patch")
+        (warning,) = of(await doctor.look(), State.WARN)
+    finally:
+        doctor.base.kubectl("delete", "customresourcedefinition", FUNCTION_CONFIGS)
+    assert warning.startswith(f"may not patch {FUNCTION_CONFIGS} in {doctor.base.functions}: FunctionConfig objects")
 
 
 async def test_the_role_lets_the_runner_watch_its_own_template_and_nothing_else(doctor: Doctor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -117,6 +118,18 @@ def test_every_template_keeps_the_contract_and_has_the_runners_wrapper(render: R
     assert spec["initContainers"][0]["image"] == _environment(manifests)["WRAPPER_SERVER_IMAGE"]
 
 
+def test_components_over_an_own_registry_keep_its_images(tmp_path: Path) -> None:
+    relative = os.path.relpath(DEPLOY, tmp_path)
+    overlay = {
+        "resources": [f"{relative}/overlays/own-registry"],
+        "components": [f"{relative}/components/{name}" for name in ("mesh", "high-availability", "tls")],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    text = yaml.safe_dump_all(kustomized(kubectl(full()), tmp_path))
+    assert "image: krm-runner/" not in text
+    assert text.count("registry.example.com/krm-runner/wrapper-server:0.1.0") == 2, "the variable and the template"
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_runner_takes_its_arguments(render: Render, variant: str) -> None:
     manifests = render(variant)
@@ -220,9 +233,9 @@ def test_the_roles_grant_what_is_used_and_no_more(render: Render, variant: str) 
     granted: dict[tuple[str, str], set[str]] = {}
     for manifest in manifests.values():
         for rule in manifest["rules"] if manifest["kind"] == "Role" else ():
-            assert rule["apiGroups"] == [""]
+            (group,) = rule["apiGroups"]
             for resource in rule["resources"]:
-                place = (manifest["metadata"]["namespace"], resource)
+                place = (manifest["metadata"]["namespace"], f"{resource}.{group}".removesuffix("."))
                 granted[place] = granted.get(place, set()) | set(rule["verbs"])
                 is_wrapper = place == (FUNCTIONS, "configmaps")
                 if resource in ("configmaps", "secrets") and rule["verbs"] != ["create"] and not is_wrapper:
@@ -232,6 +245,7 @@ def test_the_roles_grant_what_is_used_and_no_more(render: Render, variant: str) 
         template="wrapper-" not in variant,
         private_registries="private-registries" in variant,
         wrapper_config_map="wrapper-config-map" in variant,
+        function_configs=True,
     ):
         place = (SYSTEM if right.place is Place.OWN else FUNCTIONS, right.resource)
         expected.setdefault(place, set()).add(right.verb)

@@ -71,14 +71,16 @@ class Scene:
         return runner
 
     def requests(self) -> set[tuple[str, str, int]]:
-        """Verb, resource and status of everything that the account has asked for."""
+        """Verb, resource and status of everything that the account has asked for, but for what is no resource."""
         user = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
         found: set[tuple[str, str, int]] = set()
         with self._audit_log.open() as log:
             log.seek(self._began)
             for line in log:
                 event = json.loads(line)
-                reference = event.get("objectRef", {})
+                reference = event.get("objectRef")
+                if reference is None:
+                    continue
                 if event["user"]["username"] == user and reference.get("namespace") in (
                     self.base.functions,
                     SYSTEM,

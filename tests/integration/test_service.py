@@ -10,15 +10,16 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse as HealthResponse
 
-from integration.conftest import Installation
+from integration.conftest import Installation, front_of
 from krm_runner.rpc.health import Health
 from krm_runner.rpc.wire import encode_request
 from support.client import METHOD, Client, check_health, watch_health
@@ -77,15 +78,17 @@ async def test_with_every_runtime_disabled_it_starts_warns_and_answers_not_found
         assert (await check_health(client.channel)).status == HealthResponse.SERVING
 
 
-def test_a_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["python", "front"])
+def test_a_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path, way: Literal["python", "front"]) -> None:
     with socket.socket(socket.AF_INET6) as taken:
         taken.bind(("::", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = run_cli("serve", "--disable-runtimes=pod", f"--port={port}", "--log-level=0", cwd=tmp_path)
+        flags = ("--disable-runtimes=pod", f"--port={port}", "--log-level=0", f"--front={front_of(way)}")
+        done = run_cli("serve", *flags, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"krm-runner serve: cannot listen on port {port}: ")
-    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"krm-runner serve: cannot listen on port {port}: ")
 
 
 @pytest.mark.parametrize(
@@ -304,6 +307,14 @@ async def test_prometheus_metrics(installation: Installation) -> None:
         with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as response:
             return cast(bytes, response.read()).decode()
 
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://localhost:{port}{path}", timeout=10) as response:
+                return cast(int, response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert [await asyncio.to_thread(status, path) for path in ("/metrics?name=x", "/", "/other")] == [200, 404, 404]
     text = await asyncio.to_thread(scrape)
     evaluations = {
         tuple("".join(re.findall(rf'{label}="([^"]*)"', line)) for label in ("image", "runtime", "code")): line.split()[

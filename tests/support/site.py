@@ -100,6 +100,10 @@ class Site:
 
     def grant(self, name: str, account: str, **verbs: tuple[str, ...]) -> None:
         """Verbs on resources in the namespace of the pods, to an account that is there already."""
+        self.grant_all(name, account, verbs)
+
+    def grant_all(self, name: str, account: str, verbs: Verbs) -> None:
+        """The same for resources of any API group, written `functionconfigs.config.porch.kpt.dev`."""
         self._grant(self.functions, name, verbs, account=account)
 
     def start(
@@ -198,11 +202,11 @@ class Site:
 
     def _grant(self, namespace: Namespace, name: str, verbs: Verbs, *, account: str = "") -> None:
         api = {"apiVersion": f"{_RBAC}/v1"}
-        written = [
-            {"apiGroups": [""], "resources": [resource], "verbs": list(each)}
-            for resource, each in verbs.items()
-            if each
-        ]
+        written: list[Json] = []
+        for name_and_group, each in verbs.items():
+            resource, _, group = name_and_group.partition(".")
+            if each:
+                written.append({"apiGroups": [group], "resources": [resource], "verbs": list(each)})
         namespace.create({**api, "kind": "Role", "rules": written}, name)
         subject = {"kind": "ServiceAccount", "name": account or name, "namespace": self.system.name}
         role: Json = {"apiGroup": _RBAC, "kind": "Role", "name": name}

@@ -7,8 +7,8 @@ from krm_runner.kube.reflector import ChangeKind
 from krm_runner.pods.services import Services
 
 
-def service(name: str, *, uid: str = "", selects: str = "", label: str | None = None) -> JsonObject:
-    labels = {"fn.kpt.dev/image": name if label is None else label}
+def service(name: str, *, uid: str = "", selects: str = "", has_label: bool = True) -> JsonObject:
+    labels = {"fn.kpt.dev/image": name} if has_label else {}
     return {
         "metadata": {"name": name, "uid": uid or f"uid-{name}", "labels": labels},
         "spec": {"clusterIP": f"ip-{name}", "selector": {"fn.kpt.dev/image": selects or name}},
@@ -28,6 +28,16 @@ def test_what_is_known_follows_the_cluster() -> None:
     services.changed(ChangeKind.DELETED, service("b"))
     assert services.uid("b") == ""
     services.replaced([])
+    assert services.uid("a") == ""
+
+
+def test_one_that_selects_its_own_name_by_our_label_is_of_a_function_pod() -> None:
+    """As Porch's own runner makes it; one that somebody changes into another is known no more."""
+    services = Services(older_than=0)
+    services.replaced([service("a", has_label=False), service("b", has_label=False, selects="a")])
+    assert (services.uid("a"), services.uid("b")) == ("uid-a", "")
+    assert services.orphans((), now=0) == [("a", "uid-a")]
+    services.changed(ChangeKind.MODIFIED, service("a", has_label=False, selects="b"))
     assert services.uid("a") == ""
 
 

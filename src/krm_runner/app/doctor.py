@@ -38,11 +38,14 @@ items:
 
 async def examine(settings: DoctorSettings) -> AsyncGenerator[Finding]:
     """One finding after the other, as they are found."""
-    async for finding in _cluster(settings):
-        yield finding
-    yield await _dns()
-    async for finding in _registries(settings):
-        yield finding
+    if settings.has_pod_runtime:
+        async for finding in _cluster(settings):
+            yield finding
+        yield await _dns()
+        async for finding in _registries(settings):
+            yield finding
+    else:
+        yield skip("no cluster, DNS or registry was asked: the pod runtime is disabled (--disable-runtimes)")
     yield await _function(settings)
 
 

@@ -29,6 +29,7 @@ from krm_runner.core.wrapper_delivery import (
     WrapperDelivery,
 )
 from krm_runner.kube.client import KubeClient
+from krm_runner.pods.function_configs import serves_function_configs
 from krm_runner.settings.doctor import DoctorSettings
 
 _REVIEWS = "/apis/authorization.k8s.io/v1"
@@ -75,10 +76,16 @@ class ClusterDoctor:
 
     async def _rights(self) -> AsyncGenerator[Finding]:
         settings = self._settings
+        try:
+            has_function_configs = await serves_function_configs(self._client)
+        except KubernetesError as error:
+            yield skip(f"whether there are FunctionConfig objects cannot be asked: {error}")
+            has_function_configs = False
         needed = rights_needed(
             template=bool(settings.template_config_map),
             private_registries=settings.registries.enabled,
             wrapper_config_map=settings.wrapper_delivery == "config-map",
+            function_configs=has_function_configs,
         )
         granted: dict[tuple[str, str], list[str]] = {}
         for right in needed:
@@ -118,7 +125,8 @@ class ClusterDoctor:
 
     async def _may(self, verb: str, resource: str, namespace: str, *, name: str = "") -> bool:
         resource, _, subresource = resource.partition("/")
-        what: JsonObject = {"namespace": namespace, "verb": verb, "resource": resource}
+        resource, _, group = resource.partition(".")
+        what: JsonObject = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
         what |= {"subresource": subresource} if subresource else {}
         what |= {"name": name} if name else {}
         spec: JsonObject = {"resourceAttributes": what}

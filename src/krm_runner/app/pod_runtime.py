@@ -32,6 +32,7 @@ from krm_runner.pods.addresses import Addresses, AddressKind
 from krm_runner.pods.announcements import hear_announcements
 from krm_runner.pods.channels import Channels
 from krm_runner.pods.evidence import Evidence
+from krm_runner.pods.function_configs import FunctionConfigs
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.keeper import Keeper
 from krm_runner.pods.launcher import Launcher
@@ -179,13 +180,16 @@ async def _open_pod_runtime(
         warm_up = WarmUp(functions, functools.partial(_warm_up, evaluator, keeper))
         ours = {"labelSelector": POD_ID_LABEL}
         pod_watch = Reflector(client, f"/api/v1/namespaces/{pods.namespace}/pods", keeper.census, query=ours)
-        service_watch = Reflector(client, f"/api/v1/namespaces/{pods.namespace}/services", services, query=ours)
+        # All of them: those of other function runners lack our label, and take names.
+        service_watch = Reflector(client, f"/api/v1/namespaces/{pods.namespace}/services", services)
 
         background = Tasks()
         stack.push_async_callback(background.stop)
         stack.push_async_callback(keeper.stop)
         background.start(pod_watch.run(), name="watch of pods")
         background.start(service_watch.run(), name="watch of services")
+        configs = FunctionConfigs(client, namespace=pods.namespace)
+        background.start(configs.keep(), name="finalizers of FunctionConfig objects")
         if wrapper is not None:
             maps = f"/api/v1/namespaces/{pods.namespace}/configmaps"
             # Each holds almost a megabyte: that is looked at once.

@@ -57,9 +57,16 @@ _TAKEN_SECONDS = 60.0
 class Pool(Generic[Ticket]):
     """See the module's text for the rules."""
 
-    def __init__(self, pod_name: Callable[[str, Version, int], str], *, looks_ahead: bool = False) -> None:
-        """`pod_name` names the pod of a function and version with a number, from 1 on."""
+    def __init__(
+        self,
+        pod_name: Callable[[str, Version, int], str],
+        *,
+        looks_ahead: bool = False,
+        is_reserved: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`pod_name` names the pod of a function and version with a number, from 1 on; no reserved name is used."""
         self._pod_name = pod_name
+        self._is_reserved = is_reserved
         self._looks_ahead = looks_ahead
         self._functions: dict[str, Function[Ticket]] = {}
         self._calls: dict[Ticket, tuple[Function[Ticket], Pod[Ticket] | None]] = {}
@@ -403,12 +410,15 @@ class Pool(Generic[Ticket]):
 
     def _start(self, function: Function[Ticket], now: float) -> StartPod:
         number = 1
-        while (name := self._pod_name(function.name, function.version, number)) in self._names or name in self._taken:
+        while not self._is_free(name := self._pod_name(function.name, function.version, number)):
             number += 1
         self._names.add(name)
         reclaim_after = now + function.limits.ttl
         function.add(Pod[Ticket](name, function.version, PodState.STARTING, reclaim_after))
         return StartPod(name, function.name, function.version, reclaim_after)
+
+    def _is_free(self, name: str) -> bool:
+        return not (name in self._names or name in self._taken or self._is_reserved(name))
 
     def _extend(self, function: Function[Ticket], pod: Pod[Ticket], now: float) -> Effects[Ticket]:
         """Its use counts from now on; written only if that makes a quarter of the TTL."""

@@ -1,6 +1,8 @@
-"""What a Service that exists says of itself: whose it is, and which pod it leads to.
+"""What a Service that exists says of itself: whether it is of a function pod, and which pod it leads to.
 
-The counterpart of `pod_manifest` for Services. One without our label has no facts: it is nobody's business.
+The counterpart of `pod_manifest` for Services. A Service is of a function pod if it has our label, or selects pods by
+that label and has the selected pod id as its name: Porch's own runner makes them so. No other Service has facts, and
+none is touched.
 """
 
 from __future__ import annotations
@@ -37,18 +39,20 @@ class ServiceFacts:
 
 
 def service_facts_of(service: JsonObject) -> ServiceFacts | None:
-    """The facts of a Service as the API server has it; None when it does not have our label."""
+    """The facts of a Service as the API server has it; None when it is not of a function pod."""
     metadata, spec = as_object(service.get("metadata")), as_object(service.get("spec"))
-    if not as_text(as_object(metadata.get("labels")).get(POD_ID_LABEL)):
+    name, labels = as_text(metadata.get("name")), as_object(metadata.get("labels"))
+    selector = {key: as_text(value) for key, value in as_object(spec.get("selector")).items()}
+    if not as_text(labels.get(POD_ID_LABEL)) and selector.get(POD_ID_LABEL) != name:
         return None
     address = as_text(spec.get("clusterIP"))
     ports = map(as_object, as_list(spec.get("ports")))
     return ServiceFacts(
-        name=as_text(metadata.get("name")),
+        name=name,
         uid=as_text(metadata.get("uid")),
         cluster_ip="" if address == _NO_ADDRESS else address,
         is_going=bool(metadata.get("deletionTimestamp")),
-        selector={name: as_text(value) for name, value in as_object(spec.get("selector")).items()},
+        selector=selector,
         has_port=any(port.get("port") == WRAPPER_PORT and port.get("protocol", "TCP") == "TCP" for port in ports),
     )
 

@@ -3,7 +3,7 @@
 First everything is listed, then every change is watched from there on; a watch that ends goes on where it stopped, and
 where that is too long ago (410 Gone) everything is listed anew. While the API server is away it is asked again with a
 delay that grows; the copy stays as it was, and the log says so. What the objects mean is the copy's business, and so is
-what to do where the account may not list or watch, if it wants to know.
+what to do where the account may not list or watch, or there is nothing to list, if it wants to know.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.kube.client import KubeClient
 
 _log = structlog.get_logger("krm_runner.kube")
-_FORBIDDEN, _GONE = 403, 410
+_FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
 _WATCH_SECONDS = 300.0
 _SILENCE_MARGIN = 15.0
 _LONGEST_SILENCE = 150.0
@@ -69,7 +69,7 @@ class Reflector:
         *,
         query: Mapping[str, str] | None = None,
         watch_seconds: float = _WATCH_SECONDS,
-        is_granted: bool = True,
+        is_certain: bool = True,
         metadata_only: bool = False,
     ) -> None:
         self.listed = asyncio.Event()
@@ -79,7 +79,7 @@ class Reflector:
         self._copy = copy
         self._query = dict(query or {})
         self._watch_seconds = watch_seconds
-        self._is_granted = is_granted
+        self._is_certain = is_certain
         self._metadata_only = metadata_only
         self._version = ""
         self._failures = 0
@@ -102,8 +102,8 @@ class Reflector:
     async def run(self) -> NoReturn:
         """Never returns, and never gives up; cancel it.
 
-        Where it is not certain that the account may do this (`is_granted`), KubernetesForbiddenError says that it may
-        not.
+        Where it is not certain that the account may do this, or that there is such a collection (`is_certain`),
+        KubernetesForbiddenError and KubernetesNotFoundError say so.
         """
         while True:
             try:
@@ -116,7 +116,7 @@ class Reflector:
                 if error.status == _GONE:
                     self._version = ""
                     continue
-                if error.status == _FORBIDDEN and not self._is_granted:
+                if error.status in (_FORBIDDEN, _NOT_FOUND) and not self._is_certain:
                     self._connected_since = None
                     raise
                 await self._wait_after(error)

@@ -52,8 +52,12 @@ class Census:
         return self._attendants.get(attendant.facts.name) is attendant
 
     def names(self) -> set[str]:
-        """Of all pods."""
-        return set(self._attendants)
+        """The names and pod ids of all pods. They differ where another function runner let the API server name one."""
+        return {name for known in self._attendants.values() for name in (known.facts.name, known.facts.pod_id)}
+
+    def is_shared(self, pod_id: str) -> bool:
+        """Whether a pod of another name has this pod id, so that a Service of it would lead there too."""
+        return any(pod_id == known.facts.pod_id != known.facts.name for known in self._attendants.values())
 
     def replaced(self, objects: list[JsonObject]) -> None:
         """See `kube.reflector.Copy`."""

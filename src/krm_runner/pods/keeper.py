@@ -113,7 +113,12 @@ class Keeper:
         self._promises = Promises[Attendant](next_calls, clock=clock) if next_calls is not None else None
         if next_calls is not None:
             next_calls.listen(self._served)
-        self._pool: Pool[Ticket] = Pool(self._pod_name, looks_ahead=next_calls is not None)
+        self._pool: Pool[Ticket] = Pool(
+            self._pod_name,
+            looks_ahead=next_calls is not None,
+            # A Service of that name would lead to another runner's pod as well.
+            is_reserved=self.census.is_shared,
+        )
         self._wanted: dict[str, Wanted | WantedSpare] = {}
         self._ttl = TtlWriter(launcher.extend, written=metrics.ttl_written)
         self._tasks = Tasks()

@@ -1,6 +1,6 @@
 """The Services of function pods, as the cluster has them, and which of them have lost their pod.
 
-A copy for the reflector of Services with our label. A Service is made in the same moment as its pod, and the two are
+A copy for the reflector of Services. A Service is made in the same moment as its pod, and the two are
 heard of in any order: one without a pod is an orphan only after it was seen alone for a while, by our own clock.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from krm_runner.core.json_object import JsonObject
+from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.core.pod_manifest import POD_ID_LABEL
 from krm_runner.core.service_facts import ServiceFacts, service_facts_of
 from krm_runner.kube.reflector import ChangeKind
@@ -33,10 +33,8 @@ class Services:
     def changed(self, kind: ChangeKind, found: JsonObject) -> None:
         """One of them is another now."""
         facts = service_facts_of(found)
-        if facts is None:
-            return
-        if kind is ChangeKind.DELETED:
-            self._known.pop(facts.name, None)
+        if facts is None or kind is ChangeKind.DELETED:
+            self._known.pop(as_text(as_object(found.get("metadata")).get("name")), None)
         else:
             self._known[facts.name] = facts
 

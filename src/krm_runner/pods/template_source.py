@@ -115,11 +115,11 @@ class ConfigMapTemplate:
                 self._collection,
                 self,
                 query={"fieldSelector": f"metadata.name={self._name}"},
-                is_granted=False,
+                is_certain=False,
             )
             try:
                 await reflector.run()
-            except KubernetesForbiddenError as error:
+            except (KubernetesForbiddenError, KubernetesNotFoundError) as error:
                 self._say_polling(error)
             for _ in range(_POLLS_BEFORE_WATCH):
                 await self._look()
@@ -184,7 +184,7 @@ class ConfigMapTemplate:
         in_force = self.current.version if self.current else "none"
         _log.error("pod template not read, the last good one stays", error=problem, in_force=in_force)
 
-    def _say_polling(self, error: KubernetesForbiddenError) -> None:
+    def _say_polling(self, error: KubernetesError) -> None:
         if not self._has_said_polling:
             self._has_said_polling = True
             _log.info("pod template cannot be watched, it is polled", error=str(error), seconds=self._poll_interval)

@@ -7,6 +7,7 @@ text, where that is asked for.
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import grpc
 import structlog
@@ -116,7 +117,10 @@ class GrpcServer:
 
 
 def _listen(server: grpc.aio.Server, port: int, certificates: ServerCertificates | None) -> int:
-    """The port that it is, in the end."""
+    """Return the port that was bound (useful with port 0). ServeError when it cannot be had."""
+    if port and not _is_free(port):
+        # gRPC would say so, too, in lines of its own on stderr.
+        raise ServeError(cannot_listen(port))
     address = f"[::]:{port}"
     try:
         if certificates is None:
@@ -125,6 +129,16 @@ def _listen(server: grpc.aio.Server, port: int, certificates: ServerCertificates
     except RuntimeError as error:
         also = "" if certificates is None else ", or gRPC does not take its certificate"
         raise ServeError(f"{cannot_listen(port)}{also}") from error
+
+
+def _is_free(port: int) -> bool:
+    has_ipv6 = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_ipv6 else socket.AF_INET
+    try:
+        socket.create_server(("", port), family=family, dualstack_ipv6=has_ipv6).close()
+    except OSError:
+        return False
+    return True
 
 
 def cannot_listen(port: int) -> str:

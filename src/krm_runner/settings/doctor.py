@@ -48,6 +48,8 @@ class DoctorSettings:
     runner_namespace: str
     """Empty: find out."""
     timeout: float
+    has_pod_runtime: bool
+    """Without it the runner needs no cluster and no registry."""
     pod_namespace: str
     template_config_map: str
     wrapper_delivery: DeliveryName
@@ -76,6 +78,7 @@ def parse_doctor_settings(
         account=_account(text["account"]),
         runner_namespace=text["runner-namespace"],
         timeout=cast(float, flags.values["timeout"]),
+        has_pod_runtime="pod" not in cast(frozenset[str], flags.values["disable-runtimes"]),
         pod_namespace=text["pod-namespace"],
         template_config_map=text["function-pod-template"],
         wrapper_delivery=wrapper_delivery(flags),

@@ -11,9 +11,9 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from opentelemetry.metrics import Meter, NoOpMeterProvider
 from opentelemetry.trace import Tracer
@@ -22,6 +22,8 @@ from krm_runner import __version__
 from krm_runner.core.errors import ConfigurationError, ServeError
 
 if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
     from opentelemetry.sdk.metrics.export import MetricReader
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -31,6 +33,7 @@ TRACES_EXPORTERS = ("none", "otlp", "console")
 OTLP_PROTOCOLS = ("grpc", "http/protobuf")
 
 _SCOPE = "krm_runner"
+_METRICS_PATH = "/metrics"
 _CLOSE_SECONDS = 2.0
 
 
@@ -107,6 +110,7 @@ def _metric_reader(choice: ExporterChoice, closers: list[Callable[[], object]]) 
             server, thread = start_http_server(port, addr=host)
         except OSError as error:
             raise ServeError(f"cannot serve metrics on {host}:{port}: {error.strerror or error}") from error
+        server.set_app(_only_metrics(cast("WSGIApplication", server.get_app())))
 
         def stop() -> None:
             server.shutdown()
@@ -131,6 +135,18 @@ def _metric_reader(choice: ExporterChoice, closers: list[Callable[[], object]]) 
 
         exporter = GrpcExporter()
     return PeriodicExportingMetricReader(exporter)
+
+
+def _only_metrics(serve: WSGIApplication) -> WSGIApplication:
+    """Wrap the library's server, which answers on every path with metrics."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == _METRICS_PATH:
+            return serve(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain")])
+        return [f"not found; metrics are at {_METRICS_PATH}\n".encode()]
+
+    return answer
 
 
 def _start_traces(choice: ExporterChoice, closers: list[Callable[[], object]]) -> Tracer | None:
