@@ -29,7 +29,7 @@ from krm_runner.core.pool_terms import Effects, StartPod
 from krm_runner.core.spare import SPARE, PodImage
 from krm_runner.pods.attendant import Attendant
 from krm_runner.pods.census import Census
-from krm_runner.pods.cold_start import ColdStart
+from krm_runner.pods.cold_start import CREATED, ColdStart
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.launcher import Adopted, Created, Launch, Launcher, NameTaken
 from krm_runner.pods.lease import Explain, Ticket, Wanted, WantedSpare
@@ -117,9 +117,12 @@ class Starting:
             attendant.announced(ip)
 
     def came(self, attendant: Attendant) -> None:
-        """The watch shows a pod: it may have announced itself before that."""
+        """The watch shows a pod, which may be before the answer to its creation, and after it has announced itself."""
         start = self._starts.get(attendant.facts.name)
-        if start is not None and start.announced_ip:
+        if start is None:
+            return
+        start.milestones.note(CREATED)
+        if start.announced_ip:
             attendant.announced(start.announced_ip)
 
     def progress(self, name: str) -> str:
