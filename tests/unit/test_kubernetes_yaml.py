@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 from krm_runner.core import kubernetes_yaml
 from krm_runner.core.errors import ConfigurationError
 
+ALIASES_IN_ALIASES = "\n".join(
+    f"a{level}: &a{level} {'[' * 97}{f'*a{level - 1}' if level else 'x'}{']' * 97}" for level in range(30)
+)
+"""Each is 97 levels deep as it is written, and deeper by the one before."""
+
 
 @pytest.mark.parametrize(
     ("text", "value"),
@@ -67,6 +72,7 @@ def test_values(text: str, value: object) -> None:
         ("a: {<<: 3}", "a merge key takes a mapping"),
         ("&x [*x]", "the alias *x refers to nothing before it, or to itself"),
         ("[" * 200 + "]" * 200, "nested deeper than 100 levels"),
+        (ALIASES_IN_ALIASES, "line 2, column 106: it is nested deeper than 100 levels"),
         ("[" * 5000 + "]" * 5000, "nested deeper than 100 levels"),
         (
             "\n".join(["a0: &a0 [x]"] + [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]),

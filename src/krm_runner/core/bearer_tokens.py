@@ -16,6 +16,7 @@ from krm_runner.core.secret import Secret
 
 HEADER = "authorization"
 SHORTEST_TOKEN = 16
+MAX_SECRETS = 1000
 
 _BEARER = re.compile("bearer +(.*)", re.IGNORECASE | re.DOTALL)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -37,6 +38,9 @@ def secret_lines(text: bytes, *, source: str, what: str, shortest: int) -> list[
         if len(content) < shortest:
             raise ConfigurationError(f"{source}, line {number}: a {what} has at least {shortest} characters")
         found.append(Secret(content))
+        if len(found) > MAX_SECRETS:
+            # Each call is compared with all of them.
+            raise ConfigurationError(f"{source} has more than {MAX_SECRETS} lines with a {what}")
     if not found:
         raise ConfigurationError(f"{source} has no {what} in it")
     return found

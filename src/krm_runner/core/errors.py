@@ -10,6 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 _LONGEST_RETRY = 30.0
+_LONGEST_LINE = 2000
+
+
+def one_line(text: str, *, longest: int = _LONGEST_LINE) -> str:
+    """Return text that quotes a user's file as one line for a person: cut, and without control characters."""
+    if len(text) > longest:
+        text = f"{text[:longest]}…"
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class KrmRunnerError(Exception):
@@ -17,7 +27,13 @@ class KrmRunnerError(Exception):
 
 
 class ConfigurationError(KrmRunnerError):
-    """A flag, an environment variable or a file is wrong; the service does not start (or keeps its old file)."""
+    """A flag, an environment variable or a file is wrong; the service does not start (or keeps its old file).
+
+    The message is always one line of a bounded length.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class ServeError(KrmRunnerError):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from krm_runner.core.errors import one_line
+
 _MOST = 10
 _LONGEST = 300
 
 
 def summarized(warnings: Sequence[str]) -> list[str]:
     """Return the first ten warnings, shortened, and a line that counts the rest."""
-    found = [each if len(each) <= _LONGEST else f"{each[:_LONGEST]}…" for each in warnings[:_MOST]]
+    found = [one_line(each, longest=_LONGEST) for each in warnings[:_MOST]]
     return [*found, f"and {len(warnings) - _MOST} more"] if len(warnings) > _MOST else found

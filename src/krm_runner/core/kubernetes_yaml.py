@@ -39,15 +39,15 @@ _FLOAT = re.compile(
 _Scalar = str | int | float | bool | None
 
 
-def load(text: str | bytes, *, source: str) -> object:
-    """Return the document; None if it is empty.
+def load(text: str | bytes, *, source: str, max_nodes: int = MAX_NODES) -> object:
+    """Return the document, which may have at most so many values; None if it is empty.
 
     Raises ConfigurationError, on one line, with `source`, the position and the reason.
     """
     loader = None
     try:
         loader = CBaseLoader(text)
-        return _Builder(loader, source).document()
+        return _Builder(loader, source, max_nodes).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -76,12 +76,15 @@ def text_of(value: object) -> str | None:
 class _Builder:
     """Builds one document from events."""
 
-    def __init__(self, loader: CBaseLoader, source: str) -> None:
+    def __init__(self, loader: CBaseLoader, source: str, max_nodes: int) -> None:
         self._loader = loader
         self._source = source
+        self._max_nodes = max_nodes
         self._nodes = 0
-        self._anchored: dict[str, tuple[object, int]] = {}
-        """Values by their anchors, and how many nodes each has."""
+        self._deepest = 0
+        """The deepest level since this was last set to 0."""
+        self._anchored: dict[str, tuple[object, int, int]] = {}
+        """Values by their anchors, how many nodes each has, and how many levels."""
 
     def document(self) -> object:
         self._next()  # the start of the stream
@@ -100,10 +103,10 @@ class _Builder:
     def _value(self, event: yaml.Event, depth: int) -> object:
         before = self._nodes
         self._count(event, 1)
-        if depth == _MAX_DEPTH:
-            raise self._error(event, f"it is nested deeper than {_MAX_DEPTH} levels")
+        self._descend(event, depth)
         if isinstance(event, yaml.AliasEvent):
-            return self._aliased(event)
+            return self._aliased(event, depth)
+        above, self._deepest = self._deepest, depth
         anchor = cast(str | None, getattr(event, "anchor", None))
         value: object
         if isinstance(event, yaml.ScalarEvent):
@@ -115,15 +118,24 @@ class _Builder:
             self._check_tag(cast(yaml.MappingStartEvent, event), "map")
             value = self._mapping(depth)
         if anchor:
-            self._anchored[anchor] = value, self._nodes - before
+            self._anchored[anchor] = value, self._nodes - before, self._deepest - depth
+        self._deepest = max(above, self._deepest)
         return value
 
-    def _aliased(self, event: yaml.AliasEvent) -> object:
+    def _descend(self, event: yaml.Event, depth: int) -> None:
+        if depth >= _MAX_DEPTH:
+            raise self._error(
+                event, f"it is nested deeper than {_MAX_DEPTH} levels, those of aliases counted each time"
+            )
+        self._deepest = max(self._deepest, depth)
+
+    def _aliased(self, event: yaml.AliasEvent, depth: int) -> object:
         found = self._anchored.get(event.anchor or "")
         if found is None:
             raise self._error(event, f"the alias *{event.anchor} refers to nothing before it, or to itself")
-        value, size = found
-        self._count(event, size)
+        value, nodes, levels = found
+        self._count(event, nodes)
+        self._descend(event, depth + levels)
         return copy.deepcopy(value)
 
     def _sequence(self, depth: int) -> list[object]:
@@ -143,19 +155,18 @@ class _Builder:
             following = self._next()
             value = self._value(following, depth + 1)
             if is_merge:
-                merged = self._merged(following, value) | merged
+                self._merge(merged, following, value)
             else:
                 own[key] = value
         return merged | own
 
-    def _merged(self, event: yaml.Event, value: object) -> dict[str, object]:
-        """What a merge key brings in: of a list, the first mapping that has a key decides."""
-        found: dict[str, object] = {}
+    def _merge(self, merged: dict[str, object], event: yaml.Event, value: object) -> None:
+        """Add what a merge key brings in: of several mappings, the first that has a key decides."""
         for each in cast(list[object], value) if isinstance(value, list) else [value]:
             if not isinstance(each, dict):
                 raise self._error(event, "a merge key takes a mapping, or a list of mappings")
-            found = cast(dict[str, object], each) | found
-        return found
+            for key, item in cast(dict[str, object], each).items():
+                merged.setdefault(key, item)
 
     def _scalar(self, event: yaml.ScalarEvent) -> _Scalar:
         text, tag = event.value, event.tag
@@ -213,8 +224,8 @@ class _Builder:
 
     def _count(self, event: yaml.Event, nodes: int) -> None:
         self._nodes += nodes
-        if self._nodes > MAX_NODES:
-            raise self._error(event, f"it has more than {MAX_NODES} values, those of aliases counted each time")
+        if self._nodes > self._max_nodes:
+            raise self._error(event, f"it has more than {self._max_nodes} values, those of aliases counted each time")
 
     def _error(self, event: yaml.Event, why: str) -> ConfigurationError:
         mark = event.start_mark

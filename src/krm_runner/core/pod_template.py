@@ -24,6 +24,8 @@ from krm_runner.core.kubernetes_yaml import text_of
 from krm_runner.core.pod_token import TokenKey, keyed_version
 from krm_runner.core.wrapper_delivery import WrapperDelivery
 
+_MAX_NODES = 10_000
+"""Few enough to be read on the event loop."""
 _POD_KEY, _SERVICE_KEY = "template", "serviceTemplate"
 _TOP = ("apiVersion", "kind", "metadata", "spec", "status", "annotations")
 _SET_BY_OTHERS = (
@@ -89,7 +91,7 @@ class _Manifest:
         self.faults: list[str] = []
         self.warnings: list[str] = []
         self._kind = kind
-        found = as_object(kubernetes_yaml.load(text, source=source))
+        found = as_object(kubernetes_yaml.load(text, source=source, max_nodes=_MAX_NODES))
         if (found.get("apiVersion"), found.get("kind")) != ("v1", kind):
             self.faults.append(f"the {kind} must say apiVersion: v1 and kind: {kind}")
         for name in found:

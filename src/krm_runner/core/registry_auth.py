@@ -25,6 +25,7 @@ from krm_runner.core.secret import Secret
 
 DOCKER_HUB_KEY = "https://index.docker.io/v1/"
 TOKEN_USER = "<token>"  # noqa: S105 - a user's name: docker's sign that the password is an identity token
+_MAX_ENTRIES = 10_000
 _DOCKER_HUB_HOSTS = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io"})
 
 
@@ -84,6 +85,9 @@ def parse_docker_config(text: bytes, *, source: str) -> DockerConfig:
         # Not chained: the decoder's error carries the whole document, passwords included.
         raise ConfigurationError(f"{source} is no valid JSON; expected a docker config with auths") from None
     top = _mapping(document, source, "the file")
+    for place in ("auths", "credHelpers"):
+        if len(_mapping(top.get(place), source, place)) > _MAX_ENTRIES:
+            raise ConfigurationError(f"{source}: {place} has more than {_MAX_ENTRIES} entries")
     auths = {
         key: _credentials(_mapping(entry, source, f'auths["{key}"]'), source, f'auths["{key}"]')
         for key, entry in _mapping(top.get("auths"), source, "auths").items()

@@ -6,6 +6,7 @@ stays in force, and the log says why. Who uses them looks at no file: that is do
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -41,7 +42,7 @@ class KeptFiles(Generic[T]):
             await wait_for_another(self._look, lambda: self._seen)
             seen = self._look()
             try:
-                value = self._read()
+                value = await asyncio.to_thread(self._read)
             except ConfigurationError as error:
                 if self._look() == seen:
                     self._seen = seen

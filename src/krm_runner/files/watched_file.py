@@ -1,8 +1,8 @@
 """A file that is read when it is needed, and again after it changed: credentials, certificates, configuration.
 
 A broken new version never replaces a good one: the old one stays in force, the log says why, and `problem` says it to
-whoever needs to explain a failure. Nothing here watches by itself: a look at the file's status comes with every use,
-and who wants to act on a change awaits `wait_for_change`.
+whoever needs to explain a failure. Nothing here watches by itself: a look at the file's status comes with every use
+(`refresh`), and who wants to act on a change awaits `wait_for_change`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class WatchedFile(Generic[T]):
         self._is_expected = is_expected
         self._signature: Signature = None
         self._has_looked = False
+        self._reading = asyncio.Lock()
 
     def load(self) -> T:
         """Read it for the first time, before anything starts: ConfigurationError when it is broken or missing."""
@@ -45,14 +46,18 @@ class WatchedFile(Generic[T]):
         return self._value
 
     async def wait_for_change(self) -> None:
-        """Returns when the next `current` will look into the file."""
+        """Return when the next `refresh` will read the file."""
         await wait_for_change(self.path, lambda: self._signature)
 
-    def current(self) -> T:
-        """What the file says, as far as it could be understood."""
+    async def refresh(self) -> T:
+        """Return what the file says, as far as it could be understood. A changed file is read off the event loop."""
+        async with self._reading:
+            if self._has_looked and signature_of(self.path) == self._signature:
+                return self._value
+            return await asyncio.to_thread(self._refresh)
+
+    def _refresh(self) -> T:
         signature = signature_of(self.path)
-        if self._has_looked and signature == self._signature:
-            return self._value
         is_first = not self._has_looked
         self._signature, self._has_looked = signature, True
         try:

@@ -7,7 +7,6 @@ replaces a good one. `of` is asked on every call: it looks up what was worked ou
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +84,7 @@ class FunctionLimits:
         """Apply the file whenever it changes, and tell; never returns."""
         while True:
             await self._file.wait_for_change()
-            # A large file takes a while, in which calls go on.
-            config = await asyncio.to_thread(self._file.current)
+            config = await self._file.refresh()
             if config == self._config:
                 continue
             self._apply(config)

@@ -70,7 +70,7 @@ class PullSecret:
         """
         signature = self._tried = signature_of(self._path)
         content = read_bounded(self._path)
-        parse_docker_config(content, source=str(self._path))
+        await asyncio.to_thread(parse_docker_config, content, source=str(self._path))
         for attempt in range(1, _MAX_CONFLICTS + 1):
             try:
                 decision = await self._try_once(content, overwrite=overwrite)

@@ -46,7 +46,7 @@ class MountedKeychain:
         self.file = docker_config_file(path, is_expected=True)
 
     async def find(self, image: ImageRef) -> Match:
-        return _from_file(self.file, image)
+        return await _from_file(self.file, image)
 
 
 class DefaultKeychain:
@@ -58,19 +58,19 @@ class DefaultKeychain:
         self._file = docker_config_file(path, is_expected=bool(directory))
 
     async def find(self, image: ImageRef) -> Match:
-        helper = self._file.current().helper_for(image.registry)
+        helper = (await self._file.refresh()).helper_for(image.registry)
         if helper is None:
-            return _from_file(self._file, image)
+            return await _from_file(self._file, image)
         name, address = helper
         program = f"docker-credential-{name}"
         try:
             credentials = await ask_helper(name, address)
         except CredentialHelperError as error:
             _log.warning("credential helper failed", helper=program, registry=image.registry, error=str(error))
-            found = _from_file(self._file, image)
+            found = await _from_file(self._file, image)
             return found if found.credentials else Match(ANONYMOUS, f"{error}, named by {self._file.path}")
         if credentials is None:
-            found = _from_file(self._file, image)
+            found = await _from_file(self._file, image)
             return found if found.credentials else Match(ANONYMOUS, f"{program} has none for {image.registry}")
         return Match(credentials, f"{program}, named by {self._file.path}")
 
@@ -102,8 +102,8 @@ def docker_config_file(path: Path, *, is_expected: bool) -> WatchedFile[DockerCo
     return WatchedFile(path, parse=parse, absent=EMPTY_CONFIG, is_expected=is_expected)
 
 
-def _from_file(file: WatchedFile[DockerConfig], image: ImageRef) -> Match:
-    config = file.current()
+async def _from_file(file: WatchedFile[DockerConfig], image: ImageRef) -> Match:
+    config = await file.refresh()
     key = config.key_for(image)
     if key is not None and config.auths[key]:
         return Match(config.auths[key], f'{file.path}, entry "{key}"')

@@ -84,7 +84,7 @@ class ImageResolver:
         TimeoutError when that is not known at the deadline, on the event loop's clock.
         """
         now = asyncio.get_running_loop().time()
-        if self._image_map is not None and (mapped := self._image_map.current().find(reference)):
+        if self._image_map is not None and (mapped := (await self._image_map.refresh()).find(reference)):
             return Resolution(mapped, "image map", now + _MAPPED_SECONDS)
         known = self._cache.find(reference, now=now)
         if isinstance(known, Failed):
