@@ -30,6 +30,7 @@ VARIANTS = {
     "overlays/mesh": ("mesh.enabled=true",),
     "overlays/high-availability": ("highAvailability.enabled=true",),
     "overlays/no-network-policy": ("networkPolicy.enabled=false",),
+    "overlays/restricted-functions": ("functionPods.enforceRestricted=true",),
     "overlays/default-service-account": ("serviceAccount.bindDefault=true",),
     "overlays/wrapper-config-map": ("wrapperDelivery=config-map",),
     "overlays/wrapper-image-volume": ("wrapperDelivery=image-volume",),
