@@ -34,6 +34,15 @@ _TEMPLATE_FLAGS = (
     "--skip-template-creation",
     "--template-wait-timeout=30s",
 )
+_CONFIG_GROUP = "config.porch.kpt.dev"
+_OBJECT_RULES: tuple[Manifest, ...] = (
+    {"apiGroups": [_CONFIG_GROUP], "resources": ["functionconfigs"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [_CONFIG_GROUP], "resources": ["functionconfigs/status"], "verbs": ["get", "update", "patch"]},
+    *(
+        {"apiGroups": [group], "resources": [kind], "verbs": ["get", "list", "watch", "create", "update", "patch"]}
+        for group, kind in (("", "podtemplates"), (_CONFIG_GROUP, "servicetemplates"))
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class Version:
     """The file of functions to warm up; {image} stands for one."""
     user: int | None = 10001
     has_metrics: bool = True
+    rules: tuple[Manifest, ...] = ()
+    """Of the role, beside those of all versions."""
 
 
 VERSIONS = {
@@ -55,7 +66,7 @@ VERSIONS = {
     "1.5.8": Version(
         "/home/nonroot", _LIMITS, cache_config="- name: {image}\n  timeToLive: 30m\n  maxWaitlistLength: 2\n"
     ),
-    "April 2026": Version("/home/nonroot", (*_LIMITS, *_TEMPLATE_FLAGS), has_config=False),
+    "April 2026": Version("/home/nonroot", (*_LIMITS, *_TEMPLATE_FLAGS), has_config=False, rules=_OBJECT_RULES),
 }
 
 
@@ -64,10 +75,12 @@ def manifests(version: Version, image: str) -> list[Manifest]:
     account = {"kind": "ServiceAccount", "name": "porch-fn-runner", "namespace": SYSTEM}
     role: Manifest = {"apiGroup": _RBAC, "kind": "Role", "name": "porch-function-executor"}
     verbs = ["create", "delete", "patch", "get", "watch", "list"]
+    services = [verb for verb in verbs if verb != "patch"]
     rules = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": verbs},
-        {"apiGroups": [""], "resources": ["services", "endpoints"], "verbs": verbs},
+        {"apiGroups": [""], "resources": ["services", "endpoints"], "verbs": services},
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete", "update", "get"]},
+        *version.rules,
     ]
     found: list[Manifest] = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "porch-fn-runner", "namespace": SYSTEM}},
