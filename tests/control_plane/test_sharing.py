@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -110,19 +111,22 @@ async def test_extending_a_pods_time_is_all_that_warm_evaluations_write(
 
 
 async def test_runners_use_each_others_pods(site: PlayedSite, image: str, audit_log: AuditLog) -> None:
-    first, second = site.runner(), site.runner()
-    async with Client(first.address) as one, Client(second.address) as other:
-        made = served(await one.evaluate(image, wish()))
-        assert served(await other.evaluate(image, wish())).pod == made.pod
+    pods: set[str] = set()
+    for runner in [site.runner() for _ in range(3)]:
+        async with Client(runner.address) as client:
+            pods.add(served(await client.evaluate(image, wish())).pod)
+    assert len(pods) == 1
     assert len(audit_log.done("create", "pods", site.functions.name)) == 1
 
 
+@pytest.mark.parametrize("replicas", [2, 3])
 async def test_runners_that_start_a_function_together_make_one_pod(
-    site: PlayedSite, image: str, audit_log: AuditLog
+    site: PlayedSite, image: str, audit_log: AuditLog, replicas: int
 ) -> None:
-    first, second = site.runner(), site.runner()
-    async with Client(first.address) as one, Client(second.address) as other:
-        answers = await asyncio.gather(*(client.evaluate(image, wish()) for client in (one, other) * 5))
+    async with AsyncExitStack() as stack:
+        runners = [site.runner() for _ in range(replicas)]
+        clients = [await stack.enter_async_context(Client(runner.address)) for runner in runners]
+        answers = await asyncio.gather(*(client.evaluate(image, wish()) for client in clients * 5))
     assert len({served(answer).pod for answer in answers}) == 1
     assert len(audit_log.done("create", "pods", site.functions.name)) == 1
 
