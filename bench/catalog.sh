@@ -8,14 +8,13 @@ mkdir -p "$1"
 directory=$(cd "$1" && pwd)
 shift
 only=" $* "
-catalog=github.com/kptdev/krm-functions-catalog/functions/go
 module=$(mktemp -d)
 trap 'rm -rf "$module"' EXIT
 
 # `go install module@version` needs a list of versions, which these modules have not: a module that requires one builds
 # it. The hashes of what the public checksum database may not know are pinned in catalog.sum.
-build() {
-    function=$1 version=$2
+build() { # owner/repository function version
+    package=github.com/$1/functions/go/$2 function=$2 version=$3
     case $only in
     *" $function "* | "  ") ;;
     *) return ;;
@@ -25,15 +24,17 @@ build() {
     fi
     echo "building $function $version (once)" >&2
     cp "$sums" "$module/go.sum"
-    printf 'module bench\n\ngo 1.24.0\n\nrequire %s/%s %s\n' "$catalog" "$function" "$version" >"$module/go.mod"
+    printf 'module bench\n\ngo 1.24.0\n\nrequire %s %s\n' "$package" "$version" >"$module/go.mod"
     (
         cd "$module"
         CGO_ENABLED=0 GOFLAGS="-mod=mod -buildvcs=false" \
-            go build -trimpath -ldflags "-s -w" -o "$directory/$function-$version" "$catalog/$function"
+            go build -trimpath -ldflags "-s -w" -o "$directory/$function-$version" "$package"
     )
 }
 
-build set-namespace v0.4.5
-build starlark v0.5.5
-build apply-replacements v0.1.5
-build apply-setters v0.2.2
+# The catalog has moved: its older versions are modules of its old name.
+build GoogleContainerTools/kpt-functions-catalog set-namespace v0.4.1
+build kptdev/krm-functions-catalog set-namespace v0.4.5
+build kptdev/krm-functions-catalog starlark v0.5.5
+build kptdev/krm-functions-catalog apply-replacements v0.1.5
+build kptdev/krm-functions-catalog apply-setters v0.2.2

@@ -147,7 +147,7 @@ _IMAGES: dict[str, Callable[[Function], Image]] = {
     "set-namespace-go": lambda _: _catalog("set-namespace"),
     "starlark-go": lambda _: _catalog("starlark"),
     "set-namespace-js": _node,
-    "set-namespace-py": lambda _: function_images.python("set-namespace"),
+    "set-namespace-py": lambda _: function_images.python("set-namespace-v0.4.5"),
 }
 
 

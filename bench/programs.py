@@ -96,7 +96,7 @@ def functions() -> list[Function]:
         found.append(Function("set-namespace-js", script, inputs.SET_NAMESPACE_CONFIG, _SMALL_FILES_ONLY))
     else:
         print("no Node.js: the function in JavaScript is left out", file=sys.stderr, flush=True)
-    embedded = _ROOT / "functions" / "set-namespace"
+    embedded = _ROOT / "functions" / "set-namespace-v0.4.5"
     found.append(Function("set-namespace-py", embedded, inputs.SET_NAMESPACE_CONFIG, _SMALL_FILES_ONLY))
     return found
 

@@ -40,10 +40,10 @@ class _Entry:
 class Document:
     """A text with one YAML document."""
 
-    def __init__(self, text: str, *, mapping_type: type[Mapping] | None = None) -> None:
+    def __init__(self, text: str, *, mapping_type: type[Mapping] | None = None, has_word_booleans: bool = True) -> None:
         self.text = text
         self.mapping_type = mapping_type or Mapping
-        root = compose(text)
+        root = compose(text, has_word_booleans=has_word_booleans)
         if not isinstance(root, yaml.MappingNode):
             raise ValueError("the document is not a mapping")
         self.root = self.mapping_type(self, root)

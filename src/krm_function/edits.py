@@ -19,6 +19,7 @@ _UNLIMITED = 1_000_000
 _KEEPS_BREAKS = re.compile(r"(?:[&!]\S+\s+)*[|>][1-9]?\+")
 _NOT_AS_IS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 _TEXT_TAG = "tag:yaml.org,2002:str"
+_BOOL_TAG = "tag:yaml.org,2002:bool"
 
 
 class Span(NamedTuple):
@@ -250,9 +251,20 @@ def yaml_text(value: object) -> str:
     return text.rstrip("\n")
 
 
-def compose(text: str) -> yaml.Node | None:
-    """The node tree of the one document in `text`."""
-    return cast("yaml.Node | None", yaml.compose(text, Loader=yaml.CSafeLoader))  # pyright: ignore[reportUnknownMemberType] - untyped
+def compose(text: str, *, has_word_booleans: bool = True) -> yaml.Node | None:
+    """The node tree of the one document in `text`. With `has_word_booleans`, yes, no, on and off are booleans."""
+    loader = yaml.CSafeLoader if has_word_booleans else _WordLoader
+    return cast("yaml.Node | None", yaml.compose(text, Loader=loader))  # pyright: ignore[reportUnknownMemberType] - untyped
+
+
+class _WordLoader(yaml.CSafeLoader):
+    """Takes yes, no, on and off as text."""
+
+
+_WordLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL_TAG or first in "tTfF"]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def plain_value(node: yaml.Node | None) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping as AbstractMapping
 from collections.abc import MutableMapping
 from typing import Any, Literal
 
-from krm_function.document import Document, Mapping, Sequence, is_mapping
+from krm_function.document import Document, Mapping, Sequence, is_mapping, is_sequence
 
 Severity = Literal["error", "warning", "info"]
 
@@ -78,11 +78,19 @@ class Resource(Mapping):
 
 
 class Package:
-    """A ResourceList, as the function gets it on stdin."""
+    """A ResourceList, as the function gets it on stdin. ValueError if the text is something else."""
 
     def __init__(self, text: str) -> None:
-        self._document = Document(text, mapping_type=Resource)
+        # yes, no, on and off are text to kpt and the functions of its catalog.
+        self._document = Document(text, mapping_type=Resource, has_word_booleans=False)
         self._root = self._document.root
+        if self._root.get("kind") != "ResourceList":
+            raise ValueError(f'its kind is "{self._root.get("kind")}"')
+        if not is_mapping(self._root.get("functionConfig", {})):
+            raise ValueError("functionConfig is not a mapping")
+        items = self._root.get("items", [])
+        if not is_sequence(items) or not all(isinstance(item, Resource) for item in items):
+            raise ValueError("items is not a list of mappings")
         self._has_errors = False
 
     @property
@@ -143,11 +151,15 @@ class Package:
             values = {"path": field, "currentValue": current, "proposedValue": proposed}
             result["field"] = {key: value for key, value in values.items() if value is not None}
         self._has_errors |= severity == "error"
+        self.add_result(result)
+
+    def add_result(self, result: AbstractMapping[str, Any]) -> None:
+        """Add a result as it is. Unlike `report`, this never makes the function fail."""
         results = self._root.get("results")
         if isinstance(results, Sequence):
-            results.append(result)
+            results.append(dict(result))
         else:
-            self._root["results"] = [*(results or []), result]
+            self._root["results"] = [*(results or []), dict(result)]
 
     @property
     def has_errors(self) -> bool:

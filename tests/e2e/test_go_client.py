@@ -63,7 +63,7 @@ def test_a_function_is_evaluated(grpcurl: Path, runner: RunnerProcess) -> None:
     (encoded,) = (value for key, value in json.loads(answer.stdout).items() if key.lower().startswith("resource"))
     items, results = base64.b64decode(encoded).decode().split("results:\n")
     assert items.count("namespace: staging") == 3
-    assert 'namespace [default] updated to "staging", 2 value(s) changed' in results
+    assert 'namespace "","default" updated to "staging", 2 value(s) changed' in results
 
 
 def test_an_error_has_its_code_message_and_details(grpcurl: Path, runner: RunnerProcess) -> None:

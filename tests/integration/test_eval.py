@@ -64,7 +64,7 @@ def test_a_package_is_changed_in_place_and_the_result_is_shown(shop: Path) -> No
         '[RUNNING] "set-namespace:v0.4.1"',
         '[PASS] "set-namespace:v0.4.1" in 1.0s',
         "  Results:",
-        '    [info] namespace [default] updated to "staging", 3 value(s) changed',
+        '    [info] namespace "","default" updated to "staging", 3 value(s) changed',
     ]
     assert lines[-3:] == ["  Changed 2 of 2 files:", "    rbac.yaml", "    web.yaml"]
     web, rbac = (SHOP / "web.yaml").read_text(), (SHOP / "rbac.yaml").read_text()
@@ -83,8 +83,8 @@ def test_a_runner_gives_the_same_result(shop: Path, tmp_path: Path) -> None:
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     other = Path(shutil.copytree(SHOP, tmp_path / "other"))
     with RunnerProcess(*EMBEDDED, environment=environment) as runner:
-        remote = evaluate(shop, "-i", "set-labels:v0.2.0", "--address", runner.address, "app=x", "tier=web")
-    local = evaluate(other, "-i", "set-labels:v0.2.0", *EMBEDDED, "app=x", "tier=web")
+        remote = evaluate(shop, "-i", "krm-runner/set-labels:v1", "--address", runner.address, "app=x", "tier=web")
+    local = evaluate(other, "-i", "krm-runner/set-labels:v1", *EMBEDDED, "app=x", "tier=web")
     assert (remote.returncode, local.returncode) == (0, 0), remote.stderr + local.stderr
     assert {path: content for path, (content, _) in state(shop).items()} == {
         path: content for path, (content, _) in state(other).items()
@@ -107,7 +107,7 @@ def test_a_list_on_stdin_goes_to_stdout(tmp_path: Path) -> None:
 def test_other_outputs_leave_the_package_alone(shop: Path, tmp_path: Path) -> None:
     before = state(shop)
     new = tmp_path / "new"
-    arguments = (shop, "-i", "set-annotations:v0.1.4", *EMBEDDED, "owner=me")
+    arguments = (shop, "-i", "krm-runner/set-annotations:v1", *EMBEDDED, "owner=me")
     assert evaluate(*arguments, "-o", new).returncode == 0
     assert {path.name for path in new.iterdir()} == {"rbac.yaml", "web.yaml"}
     assert "owner: me" in (new / "rbac.yaml").read_text()
@@ -124,16 +124,16 @@ def test_config_from_a_file_and_results_in_a_folder(shop: Path, tmp_path: Path) 
     config = tmp_path / "labels.yaml"
     config.write_text("apiVersion: fn.kpt.dev/v1alpha1\nkind: SetLabels\nmetadata: {name: x}\nlabels: {team: a}\n")
     results = tmp_path / "results"
-    done = evaluate(shop, "-i", "set-labels:v0.2.0", *EMBEDDED, "--fn-config", config, "--results-dir", results)
+    done = evaluate(shop, "-i", "krm-runner/set-labels:v1", *EMBEDDED, "--fn-config", config, "--results-dir", results)
     assert done.returncode == 0, done.stderr
     saved = yaml.safe_load((results / "results.yaml").read_text())
     assert (saved["kind"], saved["exitCode"], saved["items"][0]["image"]) == (
         "FunctionResultList",
         0,
-        "set-labels:v0.2.0",
+        "krm-runner/set-labels:v1",
     )
     assert saved["items"][0]["results"][0]["message"] == "set 6 labels in total"
-    both = evaluate(shop, "-i", "set-labels:v0.2.0", *EMBEDDED, "--fn-config", config, "a=b")
+    both = evaluate(shop, "-i", "krm-runner/set-labels:v1", *EMBEDDED, "--fn-config", config, "a=b")
     assert (both.returncode, "not both" in both.stderr) == (2, True)
 
 

@@ -246,7 +246,8 @@ async def test_the_embedded_functions_are_kept_in_standby() -> None:
         environment={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | metrics.environment,
     ) as runner:
         async with Client(runner.address) as client:
-            images = ("set-namespace:v0.4.1", "set-labels:v0.2.0", "set-annotations:v0.1.4")
+            catalog = ("set-namespace:v0.4.1", "set-namespace:v0.4.5")
+            images = (*catalog, "krm-runner/set-labels:v1", "krm-runner/set-annotations:v1")
             for number, image in enumerate(images, start=1):
                 first = await client.evaluate(image, example)
                 await metrics.show_in_standby(number)
@@ -254,5 +255,6 @@ async def test_the_embedded_functions_are_kept_in_standby() -> None:
                 await metrics.show_in_standby(number)
         counted = metrics.by("executions_total", "function", "process")
         assert {key: value for key, value in counted.items() if key[1] == "standby"} == {
-            ("set-namespace", "standby"): 1, ("set-labels", "standby"): 1, ("set-annotations", "standby"): 1,
+            (name, "standby"): 1
+            for name in ("set-namespace-v0.4.1", "set-namespace-v0.4.5", "set-labels", "set-annotations")
         }  # fmt: skip

@@ -14,7 +14,7 @@ CATALOG_FUNCTIONS = {
     "apply-replacements": "v0.1.5",
     "apply-setters": "v0.2.2",
 }
-PYTHON_FUNCTIONS = ("set-namespace", "set-labels", "set-annotations")
+PYTHON_FUNCTIONS = ("set-namespace-v0.4.5", "set-labels", "set-annotations")
 NONROOT = "65532"
 _MACHINE_NUMBERS = {"amd64": 62, "arm64": 183}
 _PEOPLE: dict[str, Content] = {

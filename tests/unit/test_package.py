@@ -115,7 +115,8 @@ def test_function_config(config: str, data: dict[str, Any]) -> None:
         ("v1", "Namespace", "", False),
         ("rbac.authorization.k8s.io/v1", "ClusterRole", "", False),
         ("rbac.authorization.k8s.io/v1", "Role", "", True),
-        ("autoscaling/v2", "HorizontalPodAutoscaler", "", True),
+        ("autoscaling/v2beta2", "HorizontalPodAutoscaler", "", True),
+        ("autoscaling/v2", "HorizontalPodAutoscaler", "", False),
         ("example.com/v1", "Shop", "", False),
         ("example.com/v1", "Shop", "x", True),
     ],
@@ -127,7 +128,7 @@ def test_which_kinds_live_in_a_namespace(api_version: str, kind: str, namespace:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [('"true"', True), ('"false"', False), ("true", True), ("false", False)]
+    ("value", "expected"), [('"true"', True), ('"false"', False), ("true", False), ("false", False)]
 )
 def test_local_config(value: str, expected: bool) -> None:
     annotations = f"{{config.kubernetes.io/local-config: {value}}}"
@@ -183,3 +184,30 @@ def test_typed_config_and_additional_fields() -> None:
 def test_a_config_that_makes_no_sense_is_refused(config: str, message: str) -> None:
     with pytest.raises(FunctionError, match=message):
         labels_after(config, FieldSpec("metadata/labels", create=True))
+
+
+def test_words_for_booleans_are_text() -> None:
+    package = Package("kind: ResourceList\nitems:\n- kind: A\n  data: {a: no, b: true, c: on}\n")
+    assert package.items[0]["data"].plain() == {"a": "no", "b": True, "c": "on"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("kind: List\n", "another kind"),
+        ("items: []\n", "no kind"),
+        ("kind: ResourceList\nitems:\n", "items is null"),
+        ("kind: ResourceList\nitems: [a]\n", "an item is text"),
+        ("kind: ResourceList\nfunctionConfig: a\n", "the config is text"),
+    ],
+)
+def test_what_is_no_resource_list_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=r"(kind|items|functionConfig) is "):
+        pytest.fail(f"{reason}: {Package(text).items}")
+
+
+def test_a_result_that_is_added_does_not_make_the_function_fail() -> None:
+    package = Package("kind: ResourceList\n")
+    package.add_result({"message": "odd", "severity": "error"})
+    assert not package.has_errors
+    assert "odd" in package.render()

@@ -41,8 +41,8 @@ comments, order and style stay. When the function fails, or is interrupted, the 
 
 Examples:
   krm-runner eval ./shop --image set-namespace:v0.4.1 namespace=staging
-  krm-runner eval ./shop --image set-labels:v0.2.0 --address localhost:9445 app=shop tier=web
-  krm-runner eval ./shop --image set-labels:v0.2.0 --fn-config labels.yaml --output ./shop-labelled
+  krm-runner eval ./shop --image krm-runner/set-labels:v1 --address localhost:9445 app=shop tier=web
+  krm-runner eval ./shop --image krm-runner/set-labels:v1 --fn-config labels.yaml --output ./shop-labelled
   cat list.yaml | krm-runner eval - --image set-namespace:v0.4.1 namespace=staging
 
 Exit codes: 0 the function passed, 1 it failed, 2 the command makes no sense, 130 it was interrupted.

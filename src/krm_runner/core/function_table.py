@@ -1,7 +1,7 @@
 """Which image is served by which local executable: the exec runtime's configuration file, parsed.
 
     functions:
-      - function: set-namespace            # a file in the functions directory
+      - function: set-namespace-v0.4.1     # a file in the functions directory
         images:
           - ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1
         standby: 1                         # processes that wait for their input; without it, what --standby says

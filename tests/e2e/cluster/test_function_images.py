@@ -70,8 +70,8 @@ def test_a_function_of_the_catalog(namespace: Namespace, push: Push, function: s
 
 @pytest.mark.parametrize("function", PYTHON_FUNCTIONS)
 def test_a_function_of_ours(namespace: Namespace, push: Push, function: str) -> None:
-    resource_list, expected = INPUTS[function]
-    image = push(function, function_images.python(function))
+    resource_list, expected = INPUTS[function.partition("-v")[0]]
+    image = push(function.partition("-v")[0], function_images.python(function))
     assert expected in evaluate(namespace, image, HEAD + resource_list)
 
 
