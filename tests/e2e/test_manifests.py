@@ -18,7 +18,9 @@ import yaml
 from cluster.layout import KUBERNETES_VERSION, Layout, full
 from images.__main__ import version as wrapper_version
 from images.function_runner import version
+from krm_runner.core import function_table
 from krm_runner.core.built_in_template import built_in_pod, built_in_service
+from krm_runner.core.function_table import FunctionTable
 from krm_runner.core.pod_cache_config import parse_pod_cache_config
 from krm_runner.core.pod_template import template_of
 from krm_runner.core.rights import Place, rights_needed
@@ -152,6 +154,10 @@ def test_the_runner_takes_its_arguments(render: Render, variant: str) -> None:
     assert pod_of(manifests)["spec"]["terminationGracePeriodSeconds"] > settings.server.shutdown_timeout
     text = manifests[f"ConfigMap {SYSTEM}/pod-cache-config"]["data"][settings.pod.cache_config.name]
     assert parse_pod_cache_config(text.encode(), source="", default_prefix="").warnings == ()
+    assert settings.exec is not None
+    assert str(settings.exec.config.parent) in mounts
+    text = manifests[f"ConfigMap {SYSTEM}/functions-config"]["data"][settings.exec.config.name]
+    assert function_table.parse(text.encode(), source="", default_prefix="") == FunctionTable({})
 
 
 def _environment(manifests: dict[str, Manifest]) -> dict[str, str]:
@@ -303,6 +309,7 @@ def test_values_that_change_things(render: Render) -> None:
     values = (
         "functionPods.runtimeClassName=gvisor", "extraArgs[0]=--retry-lost-calls=false", "images.pullSecrets[0]=mine",
         "podCacheConfig[0].name=set-labels:v0.2", "podCacheConfig[0].timeToLive=5m", "functionNamespace=other",
+        "functions[0].function=set-namespace-v0.4.1", "functions[0].images[0]=set-namespace:v0.4.1",
     )  # fmt: skip
     manifests = by_name(charted(values))
     config_map = manifests[f"ConfigMap {SYSTEM}/kpt-function-eval-pod-template"]
@@ -314,4 +321,7 @@ def test_values_that_change_things(render: Render) -> None:
     text = manifests[f"ConfigMap {SYSTEM}/pod-cache-config"]["data"]["pod-cache-config.yaml"]
     (function,) = parse_pod_cache_config(text.encode(), source="", default_prefix="example.com").functions.values()
     assert (function.name, function.ttl) == ("set-labels:v0.2", 300.0)
+    text = manifests[f"ConfigMap {SYSTEM}/functions-config"]["data"]["functions-config.yaml"]
+    table = function_table.parse(text.encode(), source="", default_prefix="example.com")
+    assert table.executables == {"example.com/set-namespace:v0.4.1": "set-namespace-v0.4.1"}
     assert not [name for name in manifests if FUNCTIONS in name]

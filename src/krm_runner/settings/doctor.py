@@ -25,7 +25,7 @@ _SHOWN = ("pod-namespace", "function-pod-template", "wrapper-delivery", "enable-
 
 DOCTOR_FLAGS: tuple[Flag, ...] = (
     Flag("address", _WHAT, "", "a runner (host:port) that is to evaluate a function"),
-    Flag("image", _WHAT, "", "the function to look up and evaluate (empty: one that comes with the runner)", short="i"),
+    Flag("image", _WHAT, "", "the function to look up and evaluate (empty: set-namespace:v0.4.1)", short="i"),
     Flag("account", _WHAT, "", "whose rights, as namespace/name of a ServiceAccount (empty: one's own)"),
     Flag("runner-namespace", _WHAT, "", "where the runner runs (empty: here, outside a cluster porch-system)"),
     Flag("timeout", _WHAT, "60s", "how long the function may take, its pod's start included", positive_duration),
@@ -33,7 +33,8 @@ DOCTOR_FLAGS: tuple[Flag, ...] = (
 _ALL = (*DOCTOR_FLAGS, *SERVE_FLAGS, *PORCH_FLAGS)
 SHOWN_FLAGS: tuple[Flag, ...] = (*DOCTOR_FLAGS, *(flag for flag in SERVE_FLAGS if flag.name in _SHOWN))
 """What its help shows."""
-EMBEDDED = "set-namespace:v0.4.1"
+DEFAULT_IMAGE = "set-namespace:v0.4.1"
+"""What is evaluated when no function is named. The runner uses whichever runtime serves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def parse_doctor_settings(
     """The settings of `krm-runner doctor ARGV`; ConfigurationError with one line when they make no sense."""
     flags = parse_flags(_ALL, [*runner_arguments, *argv])
     text = {name: value for name, value in flags.values.items() if isinstance(value, str)}
-    image, prefix = text["image"] or EMBEDDED, text["default-image-prefix"]
+    image, prefix = text["image"] or DEFAULT_IMAGE, text["default-image-prefix"]
     try:
         reference = image_ref.parse(image, default_prefix=prefix)
     except image_ref.ImageRefError as error:

@@ -85,11 +85,27 @@ def test_functions_are_evaluated_through_its_service_by_another_pod(
 ) -> None:
     manifests = kustomized(kubectl(full()), DEPLOY / "base") if source == "kustomize" else charted()
     deployed.install(manifests)
-    assert "kind: ResourceList" in stock_client(namespace, push, deployed.name, EMBEDDED, LIST)
-    assert deployed.pods() == [], "the exec runtime did it"
     assert "kind: ResourceList" in stock_client(namespace, push, deployed.name, image, wish())
     (pod,) = deployed.pods()
     assert pod["metadata"]["annotations"]["krm-runner/image"] == image
+
+
+async def test_an_embedded_function_serves_an_image_only_where_it_is_mapped(
+    deployed: Deployed, sealed: FullCluster
+) -> None:
+    manifests = kustomized(kubectl(sealed.layout), DEPLOY / "base")
+    deployed.install(manifests)
+    async with Client(deployed.address) as client:
+        assert (await client.evaluate(EMBEDDED, LIST)).code != "OK", "no registry of this cluster has the image"
+    (config,) = (manifest for manifest in manifests if manifest["metadata"]["name"] == "functions-config")
+    config["data"]["functions-config.yaml"] = (ROOT / "config.yaml").read_text()
+    deployed.apply(*deployed.adapted([config]))
+    deployed.restart()
+    await asyncio.to_thread(deployed.wait_for_rollout)
+    async with Client(deployed.address) as client:
+        answer = await client.evaluate(EMBEDDED, LIST)
+    assert answer.code == "OK", answer.message
+    assert deployed.pods() == [], "the exec runtime did it"
 
 
 def test_the_doctor_finds_it_in_order_from_inside(base: Deployed, image: str) -> None:
