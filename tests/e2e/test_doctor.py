@@ -196,8 +196,11 @@ async def test_a_runner_evaluates_a_function_or_does_not(doctor: Doctor, install
     runner = installation.start("--disable-runtimes=pod")
     findings = await doctor.look(f"--address={runner.address}", f"--image={image}", "--registry-timeout=1s")
     assert any(line.startswith(f"{image} was evaluated by {runner.address}") for line in of(findings, State.OK))
+    refused = await doctor.look(f"--address={runner.address}", "--image=127.0.0.1:1/fn:v1", "--registry-timeout=1s")
+    assert any("NOT_FOUND" in line for line in of(refused, State.FAIL))
+    # Nobody has asked for the function that is evaluated by default.
     unknown = await doctor.look(f"--address={runner.address}")
-    assert any("NOT_FOUND" in line for line in of(unknown, State.FAIL))
+    assert any("NOT_FOUND" in line for line in of(unknown, State.WARN))
     nobody = await doctor.look(f"--address=127.0.0.1:{free_port()}")
     assert any("cannot reach a runner" in line for line in of(nobody, State.FAIL))
 
