@@ -7,8 +7,8 @@ from krm_runner.kube.reflector import ChangeKind
 from krm_runner.pods.services import Services
 
 
-def service(name: str, *, uid: str = "", selects: str = "", has_label: bool = True) -> JsonObject:
-    labels = {"fn.kpt.dev/image": name} if has_label else {}
+def service(name: str, *, uid: str = "", selects: str = "", label: str = "fn.kpt.dev/image") -> JsonObject:
+    labels = {label: name}
     return {
         "metadata": {"name": name, "uid": uid or f"uid-{name}", "labels": labels},
         "spec": {"clusterIP": f"ip-{name}", "selector": {"fn.kpt.dev/image": selects or name}},
@@ -31,13 +31,14 @@ def test_what_is_known_follows_the_cluster() -> None:
     assert services.uid("a") == ""
 
 
-def test_one_that_selects_its_own_name_by_our_label_is_of_a_function_pod() -> None:
-    """As Porch's own runner makes it; one that somebody changes into another is known no more."""
+def test_one_as_porchs_own_runner_makes_it_is_of_a_function_pod() -> None:
+    """It does not have our label. One that somebody changes into something else is known no more."""
+    name = "app.kubernetes.io/name"
     services = Services(older_than=0)
-    services.replaced([service("a", has_label=False), service("b", has_label=False, selects="a")])
-    assert (services.uid("a"), services.uid("b")) == ("uid-a", "")
+    services.replaced([service("a", label=name), service("b", label=name, selects="a"), service("c", label="app")])
+    assert [services.uid(each) for each in "abc"] == ["uid-a", "", ""]
     assert services.orphans((), now=0) == [("a", "uid-a")]
-    services.changed(ChangeKind.MODIFIED, service("a", has_label=False, selects="b"))
+    services.changed(ChangeKind.MODIFIED, service("a", label=name, selects="b"))
     assert services.uid("a") == ""
 
 

@@ -1,8 +1,8 @@
 """What a Service that exists says of itself: whether it is of a function pod, and which pod it leads to.
 
-The counterpart of `pod_manifest` for Services. A Service is of a function pod if it has our label, or selects pods by
-that label and has the selected pod id as its name: Porch's own runner makes them so. No other Service has facts, and
-none is touched.
+The counterpart of `pod_manifest` for Services. A Service is of a function pod if it has our label, or is as Porch's own
+runner makes them: its name is the pod id that it selects by our label, and nothing else, and stands in the label
+app.kubernetes.io/name. No other Service has facts, and none is touched.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from krm_runner.core.function_container import WRAPPER_PORT
 from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 from krm_runner.core.pod_manifest import POD_ID_LABEL
 
+_NAME_LABEL = "app.kubernetes.io/name"
 _NO_ADDRESS = "None"
 """What Kubernetes writes where a Service is headless."""
 
@@ -43,7 +44,8 @@ def service_facts_of(service: JsonObject) -> ServiceFacts | None:
     metadata, spec = as_object(service.get("metadata")), as_object(service.get("spec"))
     name, labels = as_text(metadata.get("name")), as_object(metadata.get("labels"))
     selector = {key: as_text(value) for key, value in as_object(spec.get("selector")).items()}
-    if not as_text(labels.get(POD_ID_LABEL)) and selector.get(POD_ID_LABEL) != name:
+    is_of_porch = selector == {POD_ID_LABEL: name} and labels.get(_NAME_LABEL) == name
+    if not as_text(labels.get(POD_ID_LABEL)) and not is_of_porch:
         return None
     address = as_text(spec.get("clusterIP"))
     ports = map(as_object, as_list(spec.get("ports")))
