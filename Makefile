@@ -66,9 +66,9 @@ check: $(VENV)/.dev ## formatting, lint, types, import contracts, generated code
 format: $(VENV)/.dev ## format the code and mend what lint can mend
 	ruff check --fix .
 	ruff format .
-	@if command -v cargo >/dev/null; then cargo fmt --all && cargo fmt --manifest-path wrapper/loader/Cargo.toml; fi
+	@if command -v cargo >/dev/null; then cargo fmt --all; fi
 
-wrapper: ## build the wrapper server, plain and packed: build/programs/release/wrapper-server{,-packed}
+wrapper: ## build the wrapper server: build/programs/release/wrapper-server
 	sh wrapper/build.sh
 
 front: $(BIN)/python ## build the front, build/programs/release/krm-front, and have the runner of .venv use it

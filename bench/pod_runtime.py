@@ -1,9 +1,8 @@
 """A function's first call, from the call to its answer, beside what Kubernetes alone takes for the same pod.
 
 Runs in the network of the tests' cluster: `make bench-pods`. They take turns: a first call for a function that has no
-pod (its image is on the node), then the very same pod, created and waited for with kubectl; then again by runners that
-deliver the wrapper server in ConfigMaps, to which pods announce themselves, or which keep a spare pod. Phases are those
-that the runners themselves log. See docs/performance.md.
+pod (its image is on the node), then the very same pod, created and waited for with kubectl; then again by a runner that
+keeps a spare pod. Phases are those that the runners themselves log. See docs/performance.md.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from bench.measure import BenchmarkError, number, progress
 from bench.table import Column
 from cluster import layout
 from cluster.full import FullCluster
-from images.__main__ import WRAPPER, wrapper_server_image
+from images.__main__ import wrapper_server_image
 from krm_runner.core.spare import COMMAND, SPARE
 from support import function_images
 from support.calls import wish
@@ -39,7 +38,7 @@ from support.kube import Json, Kube, Watch, wait_until
 from support.namespace import Namespace
 from support.push import Push
 from support.runner import RunnerProcess
-from support.site import ASKED_FOR, LABEL, RESTRICTED, WRAPPER_RIGHTS, Site
+from support.site import ASKED_FOR, LABEL, RESTRICTED, Site
 
 STARTS = 10
 WARM_CALLS = 200
@@ -49,7 +48,6 @@ _PHASES = {
     "schedule": "until it has a node",
     "init": "until it is initialized, the wrapper server copied",
     "run": "until its container is seen running",
-    "announce": "until the pod says that it serves",
     "healthy": "until the wrapper server answers",
 }
 _WHOLE = "**first call, from call to answer**"
@@ -69,9 +67,8 @@ _ROWS = (
     _KUBECTL,
     _FURTHER,
 )
-_ANNOUNCED = f"--announce-address={layout.NODE_ADDRESS}:0"
 _SPARES = "--spare-pods=1"
-_SIDES = ("init container", "init container, announced", "ConfigMaps", "ConfigMaps, announced", "ConfigMaps, spare")
+_SIDES = ("new pod", "spare pod")
 COLUMNS = (Column("", "", left=True), *(Column(f"{side}, ms", name) for side in _SIDES for name in ("median", "range")))
 
 
@@ -86,25 +83,23 @@ def main() -> None:
     with installation(cluster) as (site, push), installation(cluster) as (site_with_spares, _):
         function = function_images.catalog("set-namespace", "distroless")
         images = [push("set-namespace", function, tag=f"v{start}") for start in range(starts + 1)]
-        packed = ("--wrapper-delivery=config-map", f"--wrapper-file={WRAPPER.with_name('wrapper-server-packed')}")
         sides = [
-            Starts(site, f"runner-{number}", flags, has_peer=_ANNOUNCED not in flags)
-            for number, flags in enumerate(((), (_ANNOUNCED,), packed, (*packed, _ANNOUNCED)))
+            Starts(site, "runner", (), has_peer=True),
+            Starts(site_with_spares, "runner", (_SPARES,), has_peer=False),
         ]
-        sides.append(Starts(site_with_spares, "runner", (*packed, _SPARES), has_peer=False))
         asyncio.run(measure(sides, images))
     rows = [[name, *(cell for side in sides for cell in cells(side.rows.get(name, [])))] for name in _ROWS]
     about = (
         f"{report.machine()}, Kubernetes {layout.KUBERNETES_VERSION}; "
         f"{starts} first calls of set-namespace (Go), each for a function without a pod, its image on the node; and "
-        f"{WARM_CALLS} further calls. Of a first call with an init container, pair by pair (medians): "
-        f"{saved(sides)}."
+        f"{WARM_CALLS} further calls. An init container delivers the wrapper. Of a first call, pair by pair "
+        f"(median): {saved(sides)}."
     )
     report.publish(arguments, "pods", about, COLUMNS, rows)
 
 
 def saved(sides: Sequence[Starts]) -> str:
-    """What each of the others gains over the first one, in words."""
+    """What the others gain over the first one, in words."""
     first, *others = (side.rows[_WHOLE] for side in sides)
     gains = (statistics.median(slow - fast for slow, fast in zip(first, other, strict=True)) for other in others)
     return ", ".join(f"{name} saves {number(gain)} ms" for name, gain in zip(_SIDES[1:], gains, strict=True))
@@ -163,7 +158,7 @@ class Starts:
         self._watch = RunningSince(site)
         self._has_peer = has_peer
         self._has_spares = _SPARES in flags
-        place = site.account(account, WRAPPER_RIGHTS)
+        place = site.account(account)
         self._runner = site.start(place, "--pod-ttl=10m", "--log-level=2", *flags)
         self.address = self._runner.address
 

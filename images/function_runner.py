@@ -75,14 +75,9 @@ class Programs:
     front: Path
 
     @property
-    def packed_wrapper(self) -> Path:
-        """Written along with the wrapper server."""
-        return self.wrapper.with_name("wrapper-server-packed")
-
-    @property
     def missing(self) -> list[Path]:
         """Those that are not built."""
-        return [path for path in (self.wrapper, self.packed_wrapper, self.front) if not path.exists()]
+        return [path for path in (self.wrapper, self.front) if not path.exists()]
 
 
 @dataclass(frozen=True)
@@ -197,8 +192,6 @@ def _own(programs: Programs) -> dict[str, Content]:
         # Porch's manifests have it all there from 1.5.7 on.
         **{f"/home/nonroot/{name}": Link(f"/{name}") for name in ("server", "functions", "config.yaml")},
         "/home/nonroot/grpc-health-probe": Link("/grpc-health-probe"),
-        # For --wrapper-delivery=config-map.
-        "/wrapper-server/wrapper-server-packed": programs.packed_wrapper.read_bytes(),
         "/usr/share/doc/krm-runner/LICENSE": (ROOT / "LICENSE").read_bytes(),
     }
     return files

@@ -75,11 +75,7 @@ def wrapper_crates() -> list[Component]:
 
 def runner_crates() -> list[Component]:
     """What the programs of the runner's image are built from, themselves included."""
-    found = [
-        *wrapper_crates(),
-        *_locked(ROOT / "wrapper" / "loader" / "Cargo.lock", "wrapper-server-loader"),
-        *_locked(ROOT / "Cargo.lock", "krm-front"),
-    ]
+    found = [*wrapper_crates(), *_locked(ROOT / "Cargo.lock", "krm-front")]
     return list({str(crate.purl): crate for crate in found}.values())
 
 

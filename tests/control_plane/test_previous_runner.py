@@ -11,6 +11,7 @@ from control_plane import local_images
 from control_plane.site import PlayedSite
 from krm_runner.core.rights import FUNCTION_CONFIGS
 from krm_runner.pods.function_configs import FINALIZER
+from krm_runner.pods.retired_config_maps import LABEL as RETIRED_LABEL
 from support.audit import AuditLog
 from support.calls import served, wish
 from support.client import Client
@@ -182,3 +183,26 @@ async def test_without_the_permission_it_is_logged_once(site: PlayedSite, functi
     site.grant_all("later", "runner", ALLOWED)
     wait_until(lambda: configs.finalizers() == {}, what="the permission is used once it is there")
     assert sum("cannot be deleted" in line for line in runner.lines) == 1
+
+
+# --- an earlier version of this runner ----------------------------------------------------------------------------
+
+
+async def test_config_maps_that_delivered_the_wrapper_are_deleted_once_nobody_extends_them(site: PlayedSite) -> None:
+    for name, seconds in (("expired", -60), ("in-use", 3600)):
+        annotations = {RECLAIM_AFTER: str(int(time.time() + seconds))}
+        metadata = {"labels": {RETIRED_LABEL: "packed"}, "annotations": annotations}
+        body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True}
+        site.functions.create({**body, "binaryData": {"wrapper-server": "AAAA"}}, name)
+    site.functions.create({"apiVersion": "v1", "kind": "ConfigMap"}, "bystander")
+    place = site.account()
+    site.grant("config-maps", "runner", configmaps=("list", "delete"))
+    runner = site.start(place, "--wrapper-delivery=config-map", f"--wrapper-file={RETIRED_LABEL}")
+    runner.wait_for_line('event="config map of an earlier version deleted" config_map=expired')
+    runner.wait_for_line('event="flag retired: the next release refuses it" flag="--wrapper-delivery=config-map"')
+    runner.wait_for_line('event="flag retired: the next release refuses it" flag=--wrapper-file ')
+    assert [bool(site.functions.find(f"configmaps/{name}")) for name in ("expired", "in-use", "bystander")] == [
+        False,
+        True,
+        True,
+    ]

@@ -8,4 +8,3 @@ if ! command -v cargo >/dev/null; then
     echo "skipped: $skipped: no cargo (Rust 1.88 or later)"
     exit 0
 fi
-loader="--manifest-path wrapper/loader/Cargo.toml"

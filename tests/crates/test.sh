@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lint and tests of what is written in Rust: the wrapper server with its loader, the front, the load generator of the
+# Lint and tests of what is written in Rust: the wrapper server, the front, the load generator of the
 # benchmarks. pytest runs the vectors and everything else against what build.sh builds.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -7,8 +7,5 @@ skipped="testing the wrapper server and the front"
 . tests/crates/cargo.sh
 echo "testing the wrapper server and the front (the first time takes two minutes)"
 cargo clippy --quiet --locked --profile ci --workspace --all-targets -- -D warnings
-# The loader has no standard library, and with it no tests.
-# shellcheck disable=SC2086 # a flag and its value
-cargo clippy --quiet --locked $loader --target-dir target -- -D warnings
 # Builds examples/verdict as well, for the tests that hold its verdicts against the runner's.
 cargo test --quiet --locked --profile ci --workspace

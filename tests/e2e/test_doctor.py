@@ -110,22 +110,6 @@ async def test_private_registries_need_rights_of_their_own(
     assert (of(findings, State.FAIL), of(findings, State.WARN)) == ([], [])
 
 
-async def test_the_wrapper_server_in_config_maps_needs_rights_of_its_own(
-    api_server: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doctor: Doctor
-) -> None:
-    flags = ("--function-pod-template=", "--wrapper-delivery=config-map")
-    refused = [finding for finding in await doctor.look(*flags, wrapper=WRAPPER) if finding.state is State.FAIL]
-    assert [finding.what.split(":")[0] for finding in refused] == [
-        f"may not {verb} configmaps in {doctor.base.functions}"
-        for verb in ("create", "delete", "list", "patch", "watch")
-    ]
-    assert {finding.fix.split(",")[0] for finding in refused} == {"apply deploy/components/wrapper-config-map"}
-    delivered = Doctor(BaseInstallation(api_server, tmp_path, "overlays/wrapper-config-map"), monkeypatch)
-    findings = await delivered.look(*flags, wrapper=WRAPPER)
-    assert of(findings, State.FAIL) == []
-    assert f"the built-in pod template is used, with {WRAPPER} by config-map" in of(findings, State.OK)
-
-
 async def test_a_volume_that_the_cluster_does_not_know_is_found(doctor: Doctor) -> None:
     flags = ("--function-pod-template=", "--wrapper-delivery=image-volume")
     findings = of(await doctor.look(*flags, wrapper=WRAPPER), State.FAIL)

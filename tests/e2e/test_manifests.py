@@ -215,25 +215,6 @@ def test_the_network_lets_only_the_runner_in_and_nothing_out(render: Render) -> 
     assert source["podSelector"]["matchLabels"] == {"app": "function-runner"}
 
 
-def test_announcements_are_the_only_way_out_and_lead_to_the_runner_alone(render: Render) -> None:
-    manifests = render("overlays/announcements")
-    (container,) = pod_of(manifests)["spec"]["containers"]
-    ports = [
-        {"protocol": "UDP", "port": port["containerPort"]} for port in container["ports"] if "UDP" in port.values()
-    ]
-    settings = parse_settings([container["args"][-1].replace("$(POD_IP)", POD_IP)], _environment(manifests))
-    assert settings.pod is not None
-    assert settings.pod.announce_address == (POD_IP, ports[0]["port"])
-    (way_out,) = manifests[f"NetworkPolicy {FUNCTIONS}/function-pods"]["spec"]["egress"]
-    (to,) = way_out["to"]
-    assert to["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": SYSTEM}
-    assert to["podSelector"]["matchLabels"] == {"app": "function-runner"}
-    way_in = manifests[f"NetworkPolicy {SYSTEM}/function-runner"]["spec"]["ingress"][-1]
-    (source,) = way_in["from"]
-    assert source["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": FUNCTIONS}
-    assert way_out["ports"] == way_in["ports"] == ports
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_roles_grant_what_is_used_and_no_more(render: Render, variant: str) -> None:
     manifests = render(variant)
@@ -245,14 +226,12 @@ def test_the_roles_grant_what_is_used_and_no_more(render: Render, variant: str) 
             for resource in rule["resources"]:
                 place = (manifest["metadata"]["namespace"], f"{resource}.{group}".removesuffix("."))
                 granted[place] = granted.get(place, set()) | set(rule["verbs"])
-                is_wrapper = place == (FUNCTIONS, "configmaps")
-                if resource in ("configmaps", "secrets") and rule["verbs"] != ["create"] and not is_wrapper:
+                if resource in ("configmaps", "secrets") and rule["verbs"] != ["create"]:
                     assert rule.get("resourceNames"), f"{resource} of any name"
     expected: dict[tuple[str, str], set[str]] = {}
     for right in rights_needed(
         template="wrapper-" not in variant,
         private_registries="private-registries" in variant,
-        wrapper_config_map="wrapper-config-map" in variant,
         function_configs=True,
     ):
         place = (SYSTEM if right.place is Place.OWN else FUNCTIONS, right.resource)
@@ -271,10 +250,12 @@ def test_versions_are_those_of_the_project(render: Render) -> None:
 def test_the_charts_values_are_all_in_its_schema_and_used() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    assert set(schema["properties"]) - {"global"} == set(values)
+    # Refused with what to use instead.
+    retired = {"announcements"}
+    assert set(schema["properties"]) - {"global"} - retired == set(values)
     templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
     used = set(re.findall(r"\.Values\.(\w+)", templates))
-    assert used == set(values)
+    assert used - retired == set(values)
 
 
 @pytest.mark.parametrize(
@@ -287,8 +268,9 @@ def test_the_charts_values_are_all_in_its_schema_and_used() -> None:
         ("extraArgs[0]=nonsense", "extraArgs"),
         ("highAvailability.replicas=1", "replicas"),
         ("wrapperDelivery=by-hand", "wrapperDelivery"),
-        ("wrapperDelivery=config-map,mesh.enabled=true", "wrapperDelivery"),
-        ("announcements.enabled=true,mesh.enabled=true", "announcements"),
+        ("wrapperDelivery=config-map", "use init-container, and keep spare pods"),
+        ("announcements.enabled=true", "keep spare pods"),
+        ("wrapperDelivery=image-volume,mesh.enabled=true", "wrapperDelivery"),
         ("tls.clientCa=true", "tls.clientCa"),
         ("wrapperDelivery=image-volume,functionPods.runtimeClassName=gvisor", "wrapperDelivery"),
     ],

@@ -19,7 +19,7 @@ from krm_runner.core.pod_status import Starting, pod_status
 from krm_runner.core.pod_template import PodTemplate, built_in_template
 from krm_runner.core.pod_token import TokenKeys
 from krm_runner.core.resources import Resources
-from krm_runner.core.wrapper_delivery import ConfigMapVolume, ImageVolume, InitContainer, WrapperDelivery
+from krm_runner.core.wrapper_delivery import ImageVolume, InitContainer
 from unit.test_pod_template import seed_template
 
 DIGEST = "sha256:" + "a1" * 32
@@ -98,23 +98,14 @@ def test_the_built_in_pod_and_its_service_are_taken_where_restricted_is_enforced
     assert selected.split() == [f"pod/{facts(pod).name}"]
 
 
-@pytest.mark.parametrize(
-    "delivery",
-    [
-        ConfigMapVolume(("krm-runner-wrapper-0123456789ab", "krm-runner-wrapper-ba9876543210")),
-        ImageVolume("example.com/w:v1"),
-    ],
-)
-def test_a_pod_without_an_init_container_is_taken_where_restricted_is_enforced(
-    kubectl: Kubectl, delivery: WrapperDelivery
-) -> None:
-    template = built_in_template(delivery=delivery, max_message_bytes=6291456)
+def test_a_pod_without_an_init_container_is_taken_where_restricted_is_enforced(kubectl: Kubectl) -> None:
+    template = built_in_template(delivery=ImageVolume("example.com/w:v1"), max_message_bytes=6291456)
     made = manifests(image("example.com/delivered:v1"), template=template)
     done = kubectl.attempt("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=made.pod)
     assert done.returncode == 0, done.stderr
     taken = as_list(as_object(as_object(json.loads(done.stdout))["spec"])["volumes"])
     asked = as_list(as_object(made.pod["spec"])["volumes"])
-    if isinstance(delivery, ImageVolume) and KUBERNETES_VERSION < "v1.35":
+    if KUBERNETES_VERSION < "v1.35":
         # Off by default: what the API server does not know it leaves out. The doctor says so.
         assert [as_object(volume)["name"] for volume in taken] == ["tmp"]
     else:

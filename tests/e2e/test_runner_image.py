@@ -17,13 +17,11 @@ from images import function_runner, sbom
 from images.__main__ import function_runner_components
 from images.debian import PACKAGES, read_lock, sort_key
 from images.function_runner import ENTRYPOINT, ENVIRONMENT, LABELS, NONROOT, Parts
-from krm_runner.settings import SERVE_FLAGS
 from support.client import Client
 from support.machine import ROOT
 from support.processes import eventually
 from support.runner_image import built_runner_image, entered, run, unpack
 from support.server import ServerProcess, free_port
-from support.wrapper import packed_wrapper
 
 IMAGE = "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1"
 LIST = (ROOT / "examples" / "resource-list.yaml").read_bytes()
@@ -72,14 +70,6 @@ def test_every_link_leads_somewhere(root: Path) -> None:
             target = os.readlink(path)
             where = root / target.lstrip("/") if target.startswith("/") else path.parent / target
             assert where.exists() or where.is_symlink(), f"{path} → {target}"
-
-
-def test_the_packed_wrapper_server_is_where_the_runner_looks_for_it(root: Path) -> None:
-    (path,) = [flag.default for flag in SERVE_FLAGS if flag.name == "wrapper-file"]
-    assert (root / path.lstrip("/")).read_bytes() == packed_wrapper().read_bytes()
-    done = run(root, path, "--help")
-    assert done.returncode == 0
-    assert "usage: wrapper-server" in done.stdout
 
 
 def test_everything_that_is_needed_can_be_imported_without_writing(root: Path) -> None:
@@ -203,6 +193,5 @@ def test_the_dockerfile_makes_the_same_image() -> None:
         "src",
         "functions",
         "images",
-        "wrapper/pack.py",
     }
-    assert "RUN python wrapper/pack.py build/programs/release && python -m images --root /image" in build
+    assert "RUN python -m images --root /image" in build

@@ -125,17 +125,8 @@ def test_the_pod_runtime_says_what_it_needs(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (
-            ["--wrapper-delivery=config-map", "--wrapper-file=/nowhere/packed"],
-            "cannot read /nowhere/packed: No such file or directory "
-            "(--wrapper-file, for --wrapper-delivery=config-map)",
-        ),
-        (
-            ["--wrapper-delivery=config-map", "--wrapper-file=/etc/passwd"],
-            "--wrapper-file: /etc/passwd is no program for Linux; `make wrapper` builds it",
-        ),
-        (
-            ["--wrapper-delivery=config-map", "--function-pod-template=mine"],
-            "--wrapper-delivery=config-map is for the built-in pod template only, and --function-pod-template names "
+            ["--wrapper-delivery=image-volume", "--function-pod-template=mine"],
+            "--wrapper-delivery=image-volume is for the built-in pod template only, and --function-pod-template names "
             "another: leave out one of the two",
         ),
     ],

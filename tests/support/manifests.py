@@ -32,9 +32,7 @@ VARIANTS = {
     "overlays/no-network-policy": ("networkPolicy.enabled=false",),
     "overlays/restricted-functions": ("functionPods.enforceRestricted=true",),
     "overlays/default-service-account": ("serviceAccount.bindDefault=true",),
-    "overlays/wrapper-config-map": ("wrapperDelivery=config-map",),
     "overlays/wrapper-image-volume": ("wrapperDelivery=image-volume",),
-    "overlays/announcements": ("announcements.enabled=true",),
     "overlays/own-registry": (
         "images.runner=registry.example.com/krm-runner/function-runner:0.1.0",
         "images.wrapper=registry.example.com/krm-runner/wrapper-server:0.1.0",

@@ -14,7 +14,7 @@ from images.debian import PackageError
 from images.function_runner import Parts
 from support.front import built_front
 from support.machine import missing
-from support.wrapper import built_wrapper, packed_wrapper
+from support.wrapper import built_wrapper
 
 # In a mount namespace of its own: the new root with /dev, /proc and a /tmp of its own, the rest read-only.
 _ENTER = """
@@ -37,7 +37,6 @@ exec env -i PATH=/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 HOME=/tmp PYTHONDONTW
 
 def built_runner_image() -> Parts:
     """Built now; what it is made from is fetched once."""
-    packed_wrapper()
     try:
         programs = function_runner.Programs(wrapper=built_wrapper(), front=built_front())
         return function_runner.build(programs, cache_directory())

@@ -31,7 +31,6 @@ ASKED_FOR = "krm-runner/image"
 WRAPPER_PORT = 9446
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 _CHANGE = ("create", "get", "list", "watch", "patch", "delete")
-_WRAPPER_VERBS = ("create", "delete", "list", "patch", "watch")
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -41,21 +40,17 @@ Verbs = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Rights:
-    """What an account may do: in the namespace of the pods, and with the ConfigMaps of its own and of that."""
+    """What an account may do: in the namespace of the pods, and with the ConfigMaps of its own."""
 
     pods: tuple[str, ...] = _CHANGE
     services: tuple[str, ...] = _CHANGE
     secrets: tuple[str, ...] = ()
     config_maps: tuple[str, ...] = ("get", "list", "watch")
-    wrapper_config_maps: tuple[str, ...] = ()
-    """Where the pods are."""
     evidence: bool = True
     """Events and logs."""
 
 
 ALL_RIGHTS = Rights()
-WRAPPER_RIGHTS = Rights(wrapper_config_maps=_WRAPPER_VERBS)
-"""For --wrapper-delivery=config-map."""
 
 
 class Site:
@@ -83,7 +78,6 @@ class Site:
     def account(self, name: str = "runner", rights: Rights = ALL_RIGHTS) -> InCluster:
         """A place for runners of a new account, once its rights are in force."""
         verbs = {"pods": rights.pods, "services": rights.services, "secrets": rights.secrets}
-        verbs["configmaps"] = rights.wrapper_config_maps
         if rights.evidence:
             verbs |= {"events": ("list",), "pods/log": ("get",)}
         return self.account_with(name, functions=verbs, own={"configmaps": rights.config_maps})

@@ -11,7 +11,6 @@ from support.processes import eventually
 from support.server import ServerProcess, free_port
 
 WRAPPER = PROGRAMS / "wrapper-server"
-PACKED_WRAPPER = WRAPPER.with_name("wrapper-server-packed")
 
 
 def built_wrapper() -> Path:
@@ -19,14 +18,6 @@ def built_wrapper() -> Path:
     if not WRAPPER.exists():
         missing("the wrapper server is not built (make programs; it needs cargo)")
     return WRAPPER
-
-
-def packed_wrapper() -> Path:
-    """The same, packed for ConfigMaps; built along with it."""
-    built_wrapper()
-    if not PACKED_WRAPPER.exists():
-        missing("the wrapper server is not packed (make programs)")
-    return PACKED_WRAPPER
 
 
 class WrapperProcess(ServerProcess):

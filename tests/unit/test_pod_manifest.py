@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from krm_runner.core import image_ref
-from krm_runner.core.announcement import Announcement
 from krm_runner.core.function_container import as_it_is
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_list, as_object
@@ -234,13 +232,3 @@ def test_no_object_breaks_the_reading(value: object) -> None:
     pod = as_object(value)
     metadata = {**as_object(pod.get("metadata")), "labels": {"fn.kpt.dev/image": "p"}}
     assert facts_of({**pod, "metadata": metadata}) is not None
-
-
-@TEMPLATES
-def test_a_pod_is_told_what_to_announce_and_nobody_else_knows(template: PodTemplate) -> None:
-    variable = Announcement(POD_ID, "d29yZCBvZiBhIHN0YXJ0").variable("10.0.0.7:9448")
-    manifests = render(template, replace(function(), announcement=variable))
-    entry = {"name": "KRM_RUNNER_ANNOUNCE", "value": variable}
-    assert as_list(container(manifests.pod)["env"])[-1] == entry
-    assert variable not in str(manifests.pod["metadata"])
-    assert entry not in as_list(container(render(template, function()).pod).get("env"))

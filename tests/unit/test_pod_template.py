@@ -9,7 +9,7 @@ import pytest
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.json_object import JsonObject, as_list, as_object
 from krm_runner.core.pod_template import PodTemplate, built_in_template, template_of
-from krm_runner.core.wrapper_delivery import ConfigMapVolume, ImageVolume, InitContainer, WrapperDelivery
+from krm_runner.core.wrapper_delivery import ImageVolume, InitContainer, WrapperDelivery
 
 SEED_POD = """\
 apiVersion: v1
@@ -196,7 +196,6 @@ def built_in(wrapper_image: str = "example.com/wrapper:v1", max_message_bytes: i
 
 DELIVERIES: tuple[WrapperDelivery, ...] = (
     InitContainer("example.com/wrapper:v1"),
-    ConfigMapVolume(("krm-runner-wrapper-0123456789ab", "krm-runner-wrapper-ba9876543210")),
     ImageVolume("example.com/wrapper:v1"),
 )
 
@@ -211,9 +210,8 @@ def test_the_built_in_version_changes_with_what_goes_into_a_pod_and_with_nothing
         built_in(max_message_bytes=1024).version,
         *(delivered(delivery).version for delivery in DELIVERIES),
         delivered(ImageVolume("example.com/wrapper:v2")).version,
-        delivered(ConfigMapVolume(("krm-runner-wrapper-0123456789ab",))).version,
     }
-    assert len(versions) == 7
+    assert len(versions) == 5
     assert built_in() == built_in() == delivered(DELIVERIES[0])
 
 
@@ -280,20 +278,8 @@ def test_without_an_init_container_the_kubelet_asks_the_wrapper_itself(delivery:
     assert (mount["mountPath"], mount["readOnly"]) == ("/wrapper-server-tools", True)
 
 
-def test_config_maps_are_mounted_as_one_folder_of_programs() -> None:
-    _, volume, mount = tools_of(DELIVERIES[1])
-    assert volume["projected"] == {
-        "defaultMode": 0o555,
-        "sources": [
-            {"configMap": {"name": "krm-runner-wrapper-0123456789ab"}},
-            {"configMap": {"name": "krm-runner-wrapper-ba9876543210"}},
-        ],
-    }
-    assert "subPath" not in mount
-
-
 def test_the_image_is_mounted_by_its_folder() -> None:
-    _, volume, mount = tools_of(DELIVERIES[2])
+    _, volume, mount = tools_of(DELIVERIES[1])
     assert volume["image"] == {"reference": "example.com/wrapper:v1", "pullPolicy": "IfNotPresent"}
     assert mount["subPath"] == "wrapper-server"
 

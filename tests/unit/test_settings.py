@@ -123,9 +123,6 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
         (["--pod-start-timeout=0"], "it takes a duration longer than zero"),
         (["--pod-address=dns"], "it takes one of service-name, cluster-ip, pod-ip"),
         (["--retry-lost-calls=twice"], "it takes true or false"),
-        (["--announce-address=runner:9448"], "it takes an IP address and a port, for example 10.0.0.7:9448"),
-        (["--announce-address=10.0.0.7"], 'invalid value "10.0.0.7" for --announce-address'),
-        (["--announce-address=10.0.0.7:65536"], "it takes an IP address and a port"),
         (["--pod-namespace="], 'invalid value "" for --pod-namespace: it takes a Kubernetes name'),
         (["--pod-namespace=a.b"], "it takes a Kubernetes name: lower-case letters, digits and -, at most 63 of them"),
         (["--pod-namespace=-a"], 'invalid value "-a" for --pod-namespace'),
@@ -134,12 +131,7 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
         (["--function-pod-template=A"], "lower-case letters, digits, dots and -, at most 253 of them"),
         (["--function-pod-template=ns/name"], 'invalid value "ns/name" for --function-pod-template'),
         (["--function-pod-template=a..b"], 'invalid value "a..b" for --function-pod-template'),
-        (["--wrapper-delivery=by-hand"], "it takes one of init-container, config-map, image-volume"),
-        (
-            ["--wrapper-delivery=config-map", "--function-pod-template=a"],
-            "--wrapper-delivery=config-map is for the built-in pod template only, and --function-pod-template names "
-            "another: leave out one of the two",
-        ),
+        (["--wrapper-delivery=by-hand"], "it takes one of init-container, image-volume"),
         (["--wrapper-delivery=image-volume", "--function-pod-template=a"], "--wrapper-delivery=image-volume is for"),
         (["--image-tag-ttl=soon"], 'invalid value "soon" for --image-tag-ttl'),
         (["--image-platform=Linux"], "it takes a platform such as linux/amd64 or linux/arm/v7"),
@@ -176,7 +168,6 @@ def test_the_pod_runtime() -> None:
     assert (found.start_timeout, found.address, found.max_calls) == (60.0, "service-name", 1000)
     assert (found.retry_lost_calls, found.wait_for_warm_up, found.template_config_map) == (True, False, "")
     assert found.wrapper_delivery == "init-container"
-    assert found.wrapper_file == Path("/wrapper-server/wrapper-server-packed")
     found = settings(
         "--pod-start-timeout=2m", "--pod-address=pod-ip", "--retry-lost-calls=false", "--wait-for-warm-up",
         "--max-queue-length=7", "--pod-namespace=0-a", "--function-pod-template=a.b-c.1",
@@ -188,13 +179,15 @@ def test_the_pod_runtime() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("", None), ("10.0.0.7:9448", ("10.0.0.7", 9448)), ("[fd00::7]:0", ("fd00::7", 0))],
+    "flag", ["--announce-address=10.0.0.7:9448", "--wrapper-file=/packed", "--wrapper-delivery=config-map"]
 )
-def test_where_pods_announce_themselves(text: str, expected: tuple[str, int] | None) -> None:
-    found = settings(f"--announce-address={text}").pod
-    assert found is not None
-    assert found.announce_address == expected
+def test_a_retired_flag_is_accepted_with_what_to_use_instead(flag: str) -> None:
+    found = settings(flag, "--function-pod-template=a")
+    assert found.pod is not None
+    assert found.pod.wrapper_delivery == "init-container"
+    ((name, instead),) = found.retired.items()
+    assert flag.startswith(f"--{name}")
+    assert "--spare-pods" in instead
 
 
 def test_without_a_warm_up_nobody_waits_for_it() -> None:

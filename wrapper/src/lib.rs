@@ -12,7 +12,6 @@
 //! while there is none; `serve` wires it together.
 //! `applets` are the other programs that this one is when it is called by their names.
 
-pub mod announcement;
 pub mod applets;
 pub mod call;
 pub mod command;

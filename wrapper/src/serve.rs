@@ -16,7 +16,6 @@ use tokio::sync::watch;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use crate::announcement::Announcement;
 use crate::command;
 use crate::container_memory;
 use crate::entrypoint::Entrypoint;
@@ -108,7 +107,6 @@ struct Settings {
     passes_trace_on: bool,
     metrics: Option<SocketAddr>,
     token: Option<Token>,
-    announcement: Option<Announcement>,
     /// Nothing while the pod has no function.
     command: Option<Vec<OsString>>,
 }
@@ -123,7 +121,7 @@ pub fn main(arguments: &[OsString]) -> ExitCode {
             let entrypoint = entrypoint.map_err(|why| Failure(1, why))?;
             start(settings, entrypoint)
         }
-        None => wait_for_a_function(settings),
+        None => wait_for_a_function(&settings),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -184,7 +182,6 @@ impl Settings {
                 .is_some_and(|exporter| !matches!(exporter.trim(), "" | "none")),
             metrics: metrics_server::address(variable).map_err(|why| Failure(2, why))?,
             token: Token::take().map_err(|why| Failure(2, why))?,
-            announcement: Announcement::take().map_err(|why| Failure(2, why))?,
             command: command::take(flags.rest).map_err(|why| Failure(2, why))?,
         })
     }
@@ -203,10 +200,9 @@ fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
 }
 
 /// In a pod that is given one later, with another container.
-fn wait_for_a_function(settings: Settings) -> Result<(), Failure> {
+fn wait_for_a_function(settings: &Settings) -> Result<(), Failure> {
     event_loop()?.block_on(async {
         let listener = listen(settings.address, settings.port).await?;
-        announce(settings.announcement);
         spare::serve(listener).await.map_err(|error| Failure(1, format!("the server failed: {error}")))
     })
 }
@@ -217,16 +213,9 @@ fn event_loop() -> Result<runtime::Runtime, Failure> {
     built.map_err(|error| Failure(1, format!("no event loop: {error}")))
 }
 
-fn announce(announcement: Option<Announcement>) {
-    if let Some(announcement) = announcement {
-        tokio::spawn(announcement.send());
-    }
-}
-
 async fn serve(settings: Settings, entrypoint: Entrypoint, family: Arc<Family>) -> Result<(), Failure> {
     let started = Instant::now();
     let listener = listen(settings.address, settings.port).await?;
-    announce(settings.announcement);
     let address = listener.local_addr().map_or(String::new(), |address| address.to_string());
     let function = entrypoint.name();
     let has_token = settings.token.is_some();

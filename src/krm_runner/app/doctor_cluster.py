@@ -20,14 +20,8 @@ from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 from krm_runner.core.pod_manifest import FunctionPod, reclaim_time, render
 from krm_runner.core.pod_template import PodTemplate, built_in_template, template_of
-from krm_runner.core.rights import Need, Place, Right, rights_needed
-from krm_runner.core.wrapper_delivery import (
-    CONFIG_MAP_PREFIX,
-    ConfigMapVolume,
-    ImageVolume,
-    InitContainer,
-    WrapperDelivery,
-)
+from krm_runner.core.rights import Place, Right, rights_needed
+from krm_runner.core.wrapper_delivery import ImageVolume, InitContainer, WrapperDelivery
 from krm_runner.kube.client import KubeClient
 from krm_runner.pods.function_configs import serves_function_configs
 from krm_runner.settings.doctor import DoctorSettings
@@ -35,7 +29,6 @@ from krm_runner.settings.doctor import DoctorSettings
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _ROLES = "apply deploy/base/roles.yaml, or add it to the role that is bound to this account"
-_WRAPPER_ROLES = "apply deploy/components/wrapper-config-map, or add it to the role that is bound to this account"
 _EXAMPLE = "example.com/doctor@sha256:" + "0" * 64
 
 
@@ -84,7 +77,6 @@ class ClusterDoctor:
         needed = rights_needed(
             template=bool(settings.template_config_map),
             private_registries=settings.registries.enabled,
-            wrapper_config_map=settings.wrapper_delivery == "config-map",
             function_configs=has_function_configs,
         )
         granted: dict[tuple[str, str], list[str]] = {}
@@ -99,8 +91,7 @@ class ClusterDoctor:
                 granted.setdefault((right.resource, namespace), []).append(right.verb)
                 continue
             what = f"may not {right.verb} {right.resource} in {namespace}: {right.without}"
-            fix = _WRAPPER_ROLES if right.need is Need.WRAPPER_CONFIG_MAP else _ROLES
-            yield fail(what, fix) if right.is_required else warn(what, fix)
+            yield fail(what, _ROLES) if right.is_required else warn(what, _ROLES)
         for (resource, namespace), verbs in granted.items():
             yield ok(f"may {', '.join(verbs)} {resource} in {namespace}")
 
@@ -188,9 +179,6 @@ class ClusterDoctor:
         match settings.wrapper_delivery:
             case "init-container":
                 return InitContainer(settings.wrapper_image)
-            case "config-map":
-                # What their names are, the runner's own file says; to be admitted a pod needs none.
-                return ConfigMapVolume((f"{CONFIG_MAP_PREFIX}doctor",))
             case "image-volume":
                 return ImageVolume(settings.wrapper_image)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,24 +12,19 @@ from typing import Protocol
 import structlog
 
 from krm_runner.app.images import open_images
-from krm_runner.core.errors import ConfigurationError, KrmRunnerError
+from krm_runner.core.errors import KrmRunnerError
 from krm_runner.core.held_call import HealthAsker, NextCalls
 from krm_runner.core.image_metadata import Platform
-from krm_runner.core.json_object import JsonObject
 from krm_runner.core.pod_cache_config import FunctionConfig
 from krm_runner.core.pod_manifest import POD_ID_LABEL
 from krm_runner.core.pod_template import PodTemplate, built_in_template
 from krm_runner.core.spare import Spare
-from krm_runner.core.wrapper_config_maps import LABEL as WRAPPER_LABEL
-from krm_runner.core.wrapper_config_maps import Part, parts_of
-from krm_runner.core.wrapper_delivery import ConfigMapVolume, ImageVolume, InitContainer, WrapperDelivery
+from krm_runner.core.wrapper_delivery import ImageVolume, InitContainer, WrapperDelivery
 from krm_runner.evaluators.pod import PodEvaluator
-from krm_runner.files.watched_file import read_bounded
 from krm_runner.kube.client import KubeClient, find_cluster
 from krm_runner.kube.own_namespace import own_namespace
 from krm_runner.kube.reflector import Reflector
 from krm_runner.pods.addresses import Addresses, AddressKind
-from krm_runner.pods.announcements import hear_announcements
 from krm_runner.pods.channels import Channels
 from krm_runner.pods.evidence import Evidence
 from krm_runner.pods.function_configs import FunctionConfigs
@@ -39,11 +34,11 @@ from krm_runner.pods.launcher import Launcher
 from krm_runner.pods.node_platform import node_platform
 from krm_runner.pods.pod_tokens import PodTokens, TemplateWithTokens
 from krm_runner.pods.pull_secret import PullSecret
+from krm_runner.pods.retired_config_maps import delete_retired_config_maps
 from krm_runner.pods.services import Services
 from krm_runner.pods.tasks import Tasks
 from krm_runner.pods.template_source import POLL_INTERVAL, BuiltInTemplate, ConfigMapTemplate, TemplateSource
 from krm_runner.pods.warm_up import WarmUp
-from krm_runner.pods.wrapper_config_maps import WrapperConfigMaps
 from krm_runner.settings import PodSettings, ServerSettings, Settings
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.pod_metrics import PodMetrics
@@ -77,7 +72,6 @@ def prepare_pod_runtime(pods: PodSettings, settings: Settings) -> OpenPodRuntime
         pods,
         settings,
         functions=_function_limits(pods, settings.server),
-        parts=_wrapper_parts(pods),
         tokens=PodTokens(pods.token_keys),
     )
 
@@ -97,18 +91,6 @@ def _function_limits(settings: PodSettings, server: ServerSettings) -> FunctionL
     return functions
 
 
-def _wrapper_parts(settings: PodSettings) -> tuple[Part, ...]:
-    """Reads --wrapper-file, where pods get it from the runner; ConfigurationError when it is missing or broken."""
-    if settings.wrapper_delivery != "config-map":
-        return ()
-    path = settings.wrapper_file
-    try:
-        content = read_bounded(path)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{error} (--wrapper-file, for --wrapper-delivery=config-map)") from error
-    return parts_of(content, source=str(path))
-
-
 @dataclass(frozen=True, slots=True)
 class PodRuntime:
     """What the service needs of it."""
@@ -123,7 +105,6 @@ async def _open_pod_runtime(
     settings: Settings,
     *,
     functions: FunctionLimits,
-    parts: tuple[Part, ...],
     tokens: PodTokens,
     metrics: PodMetrics,
     evaluations: EvaluationMetrics,
@@ -142,14 +123,12 @@ async def _open_pod_runtime(
         )
         secret = _pull_secret(client, pods, settings)
         services = Services(older_than=pods.start_timeout)
-        wrapper = _wrapper_config_maps(client, pods, parts, lambda: (each.pod for each in keeper.census))
         launcher = Launcher(
             client,
             namespace=pods.namespace,
             max_message_bytes=limit,
             pull_secret=secret.name if secret is not None else "",
             tokens=tokens,
-            wrapper=wrapper,
         )
         keeper = Keeper(
             launcher=launcher,
@@ -165,10 +144,7 @@ async def _open_pod_runtime(
             next_calls=next_calls,
         )
         metrics.observe_pool(lambda: keeper.size)
-        if pods.announce_address is not None:
-            ear = hear_announcements(*pods.announce_address, heard=keeper.starting.announced)
-            keeper.starting.announce_address = await stack.enter_async_context(ear)
-        templates = TemplateWithTokens(_templates(client, pods, parts, limit), tokens)
+        templates = TemplateWithTokens(_templates(client, pods, limit), tokens)
         evaluator = PodEvaluator(
             images.resolver,
             templates,
@@ -190,12 +166,9 @@ async def _open_pod_runtime(
         background.start(service_watch.run(), name="watch of services")
         configs = FunctionConfigs(client, namespace=pods.namespace)
         background.start(configs.keep(), name="finalizers of FunctionConfig objects")
-        if wrapper is not None:
-            maps = f"/api/v1/namespaces/{pods.namespace}/configmaps"
-            # Each holds almost a megabyte: that is looked at once.
-            map_watch = Reflector(client, maps, wrapper, query={"labelSelector": WRAPPER_LABEL}, metadata_only=True)
-            background.start(map_watch.run(), name="watch of config maps")
-            background.start(wrapper.keep(), name="config maps of the wrapper server")
+        background.start(
+            delete_retired_config_maps(client, namespace=pods.namespace), name="config maps of an earlier version"
+        )
         await asyncio.gather(
             _first_secret(secret), templates.load(timeout=_FIRST_LOOK), _first_list(pod_watch, service_watch)
         )
@@ -229,7 +202,7 @@ async def _open_pod_runtime(
         yield PodRuntime(evaluator, warm_up)
 
 
-def _templates(client: KubeClient, pods: PodSettings, parts: tuple[Part, ...], limit: int) -> TemplateSource:
+def _templates(client: KubeClient, pods: PodSettings, limit: int) -> TemplateSource:
     if pods.template_config_map:
         return ConfigMapTemplate(
             client,
@@ -238,26 +211,9 @@ def _templates(client: KubeClient, pods: PodSettings, parts: tuple[Part, ...], l
             poll_interval=min(POLL_INTERVAL, pods.scan_interval),
         )
     delivery: WrapperDelivery = InitContainer(pods.wrapper_image)
-    if pods.wrapper_delivery == "config-map":
-        delivery = ConfigMapVolume(tuple(part.name for part in parts))
-    elif pods.wrapper_delivery == "image-volume":
+    if pods.wrapper_delivery == "image-volume":
         delivery = ImageVolume(pods.wrapper_image)
     return BuiltInTemplate(built_in_template(delivery=delivery, max_message_bytes=limit))
-
-
-def _wrapper_config_maps(
-    client: KubeClient, pods: PodSettings, parts: tuple[Part, ...], living: Callable[[], Iterable[JsonObject]]
-) -> WrapperConfigMaps | None:
-    if not parts:
-        return None
-    return WrapperConfigMaps(
-        client,
-        parts,
-        namespace=pods.namespace,
-        pod_ttl=pods.ttl,
-        pods=living,
-        scan_interval=pods.scan_interval,
-    )
 
 
 async def _warm_up(evaluator: PodEvaluator, keeper: Keeper, function: FunctionConfig) -> None:

@@ -41,6 +41,8 @@ async def serve(settings: Settings) -> None:
     memory.keep_freed_memory()
     for name, instead in settings.ignored.items():
         _log.info("flag ignored", flag=f"--{name}", because=instead)
+    for name, instead in settings.retired.items():
+        _log.warning("flag retired: the next release refuses it", flag=f"--{name}", instead=instead)
 
     # What can be wrong with files is found out before anything is started.
     front = find_front(settings)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from krm_runner.core.function_container import FUNCTION_CONTAINER, TOOLS, WRAPPER_PORT
 from krm_runner.core.json_object import JsonObject
-from krm_runner.core.wrapper_delivery import ConfigMapVolume, ImageVolume, InitContainer, WrapperDelivery
+from krm_runner.core.wrapper_delivery import ImageVolume, InitContainer, WrapperDelivery
 
 USER = 65532
 TMP_LIMIT = "1Gi"
 _LABELS = {"app.kubernetes.io/managed-by": "krm-runner"}
 _VOLUME = "wrapper-server-tools"
-_EXECUTABLE = 0o555
 
 
 def built_in_pod(delivery: WrapperDelivery) -> JsonObject:
@@ -93,9 +92,6 @@ def _volume(delivery: WrapperDelivery) -> JsonObject:
     match delivery:
         case InitContainer():
             return {"name": _VOLUME, "emptyDir": {}}
-        case ConfigMapVolume(names):
-            sources = [{"configMap": {"name": name}} for name in names]
-            return {"name": _VOLUME, "projected": {"defaultMode": _EXECUTABLE, "sources": sources}}
         case ImageVolume(image):
             return {"name": _VOLUME, "image": {"reference": image, "pullPolicy": "IfNotPresent"}}
 

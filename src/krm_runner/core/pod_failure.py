@@ -17,7 +17,6 @@ from krm_runner.core.errors import (
     PodCannotStartError,
     PodNotStartedError,
 )
-from krm_runner.core.wrapper_delivery import CONFIG_MAP_PREFIX
 
 _MAX_MESSAGE = 1000
 
@@ -38,10 +37,6 @@ _NAMES = re.compile(r'"[^"]*"|\S*/\S*')
 
 _CHECK_PULL = "check that the nodes reach the registry, and the pull secret of its credentials"
 _CHECK_TEMPLATE = "check the pod template and what it refers to"
-_CHECK_WRAPPER = (
-    "the runner makes this ConfigMap again when somebody deletes it, and the pod goes on: "
-    "see its log, and its rights on configmaps (krm-runner doctor)"
-)
 _CHECK_START = (
     "check the pod template's command, and that the wrapper image and the function are for the nodes' platform"
 )
@@ -85,8 +80,6 @@ class Failed:
 def failure(reason: str, message: str, *, may_pass: bool, cause: str = "") -> Failed:
     """A failure with the advice for its cause, which is the reason where nothing else is known."""
     advice = _ADVICE.get(cause) or _ADVICE.get(reason, "")
-    if reason == "FailedMount" and CONFIG_MAP_PREFIX in message:
-        advice = _CHECK_WRAPPER
     return Failed(reason, excerpt(message), may_pass, advice)
 
 

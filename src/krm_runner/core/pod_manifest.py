@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 
 from krm_runner.core import pull_secret
-from krm_runner.core.announcement import ANNOUNCE_VARIABLE
 from krm_runner.core.function_container import FUNCTION_CONTAINER, wrapper_arguments
 from krm_runner.core.json_object import JsonObject, as_list, as_object
 from krm_runner.core.pod_template import PodTemplate
@@ -44,8 +43,6 @@ class FunctionPod:
     """The name of a Secret, where there is one."""
     token_nonce: str = ""
     """A random text for its token; of no use when the template has no key."""
-    announcement: str = ""
-    """What it is told to announce, and where; see `Announcement.variable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +87,6 @@ def _pod(template: PodTemplate, function: FunctionPod) -> JsonObject:
             if template.token_key is not None:
                 token = template.token_key.token(pod_id=function.pod_id, nonce=function.token_nonce)
                 _put_variable(as_object(container), TOKEN_VARIABLE, value=token.reveal())
-            if function.announcement:
-                _put_variable(as_object(container), ANNOUNCE_VARIABLE, value=function.announcement)
     pod = {**pod, "metadata": metadata, "spec": spec}
     return pull_secret.attach(pod, function.pull_secret) if function.pull_secret else pod
 

@@ -28,8 +28,6 @@ class Need(Enum):
     """With --function-pod-template."""
     PRIVATE_REGISTRIES = "private registries"
     """With --enable-private-registries."""
-    WRAPPER_CONFIG_MAP = "wrapper config map"
-    """With --wrapper-delivery=config-map."""
     FUNCTION_CONFIGS = "function configs"
     """Where the cluster has FunctionConfig objects."""
 
@@ -52,11 +50,9 @@ class Right:
 
 
 FUNCTION_CONFIGS = "functionconfigs.config.porch.kpt.dev"
-_PRIVATE, _TEMPLATE, _WRAPPER = Need.PRIVATE_REGISTRIES, Need.TEMPLATE, Need.WRAPPER_CONFIG_MAP
+_PRIVATE, _TEMPLATE = Need.PRIVATE_REGISTRIES, Need.TEMPLATE
 _NO_TEMPLATE = "the pod template is not known at the start: first calls fail with NO_POD_TEMPLATE"
 _LATE_TEMPLATE = "a changed pod template is seen ten seconds later"
-_NO_WRAPPER = "the wrapper server cannot be put where pods mount it: calls fail with POD_CANNOT_START"
-_LOST_WRAPPER = "a wrapper server that somebody deletes is not made again: pods wait for it in vain"
 _NOT_DELETABLE = "FunctionConfig objects that carry the finalizer of Porch's own runner can never be deleted"
 _NOT_PULLED = "the pull secret cannot be kept: private images cannot be pulled"
 
@@ -80,11 +76,6 @@ RIGHTS: tuple[Right, ...] = (
     Right("create", "secrets", _NOT_PULLED, need=_PRIVATE),
     Right("get", "secrets", _NOT_PULLED, need=_PRIVATE, has_name=True),
     Right("update", "secrets", "new credentials do not reach the function pods", need=_PRIVATE, has_name=True),
-    Right("create", "configmaps", _NO_WRAPPER, need=_WRAPPER),
-    Right("delete", "configmaps", "wrapper servers of versions that nobody uses stay, and pile up", need=_WRAPPER),
-    Right("list", "configmaps", _NO_WRAPPER, need=_WRAPPER),
-    Right("patch", "configmaps", "the wrapper server expires while it is in use, and is made again", need=_WRAPPER),
-    Right("watch", "configmaps", _LOST_WRAPPER, need=_WRAPPER),
     *(
         Right(verb, FUNCTION_CONFIGS, _NOT_DELETABLE, need=Need.FUNCTION_CONFIGS, is_required=False)
         for verb in ("list", "patch", "watch")
@@ -92,15 +83,12 @@ RIGHTS: tuple[Right, ...] = (
 )
 
 
-def rights_needed(
-    *, template: bool, private_registries: bool, wrapper_config_map: bool = False, function_configs: bool = False
-) -> Iterator[Right]:
+def rights_needed(*, template: bool, private_registries: bool, function_configs: bool = False) -> Iterator[Right]:
     """Those that an installation needs."""
     needs = {
         Need.ALWAYS: True,
         Need.TEMPLATE: template,
         Need.PRIVATE_REGISTRIES: private_registries,
-        Need.WRAPPER_CONFIG_MAP: wrapper_config_map,
         Need.FUNCTION_CONFIGS: function_configs,
     }
     return (right for right in RIGHTS if needs[right.need])

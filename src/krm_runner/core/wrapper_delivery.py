@@ -1,16 +1,15 @@
 """The ways in which the wrapper server comes into a function pod.
 
 An init container copies it, as in Porch: every cluster can do that, and it has to be started and seen to end before the
-function's own container is, by a kubelet that looks at containers once a second. A volume has it when the pod starts:
-of ConfigMaps that the runner keeps, or of the wrapper image itself where the cluster can mount images.
+function's own container is, by a kubelet that looks at containers once a second. Where the cluster can mount images, a
+volume of the wrapper image has it when the pod starts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-DELIVERIES = ("init-container", "config-map", "image-volume")
-CONFIG_MAP_PREFIX = "krm-runner-wrapper-"
+DELIVERIES = ("init-container", "image-volume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +25,6 @@ class InitContainer:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigMapVolume:
-    """Of ConfigMaps that hold it, packed and in parts; see `wrapper_config_maps`."""
-
-    names: tuple[str, ...]
-    """Each ends with a hash of what it holds."""
-
-    @property
-    def wrapper(self) -> str:
-        """Which wrapper server it is."""
-        return " ".join(self.names)
-
-
-@dataclass(frozen=True, slots=True)
 class ImageVolume:
     """Its image, mounted: on by default from Kubernetes 1.35 on, where the container runtime can do it."""
 
@@ -50,4 +36,4 @@ class ImageVolume:
         return self.image
 
 
-WrapperDelivery = InitContainer | ConfigMapVolume | ImageVolume
+WrapperDelivery = InitContainer | ImageVolume

@@ -43,10 +43,6 @@ class Addresses:
         self._namespace = namespace
         self._services = services
 
-    def directly(self, name: str, *, pod_ip: str) -> Target:
-        """The way to a pod whose Service does not lead to it yet."""
-        return Target(_joined(pod_ip), self._authority(name))
-
     def of(self, name: str, *, pod_ip: str) -> list[Target]:
         """The ways to the pod of this name; none before it has an address, and before its Service is known.
 
@@ -55,15 +51,18 @@ class Addresses:
         if not pod_ip:
             return []
         if self._kind is AddressKind.POD_IP:
-            return [self.directly(name, pod_ip=pod_ip)]
+            return [self._by_ip(name, pod_ip)]
         cluster_ip = self._services.cluster_ip(name)
         if not cluster_ip:
             return []
         if cluster_ip == "None":
             # A headless Service, which a template may ask for: its name leads to the pod itself.
-            return [self._by_name(name), self.directly(name, pod_ip=pod_ip)]
-        by_ip = Target(_joined(cluster_ip), self._authority(name))
+            return [self._by_name(name), self._by_ip(name, pod_ip)]
+        by_ip = self._by_ip(name, cluster_ip)
         return [by_ip] if self._kind is AddressKind.CLUSTER_IP else [self._by_name(name), by_ip]
+
+    def _by_ip(self, name: str, ip: str) -> Target:
+        return Target(_joined(ip), self._authority(name))
 
     def _by_name(self, name: str) -> Target:
         return Target(f"{self._host(name)}.:{WRAPPER_PORT}", self._authority(name))

@@ -2,8 +2,7 @@
 
 Kubernetes says how far the pod is, by the watch; whether it serves, its wrapper says itself: it is asked as soon as the
 pod has an address, again and again until it answers, and again when a call lost its connection. So a pod serves the
-moment it can, not when a probe of the kubelet has noticed, and nobody polls the API server. A pod that announces itself
-is asked before Kubernetes knows its address. Pods that other runners or
+moment it can, not when a probe of the kubelet has noticed, and nobody polls the API server. Pods that other runners or
 an earlier process started are adopted in the same way: they are used once their wrapper answers.
 """
 
@@ -15,7 +14,6 @@ from collections.abc import Callable
 
 import structlog
 
-from krm_runner.core.announcement import plain_ip
 from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 from krm_runner.core.pod_facts import PodFacts
 from krm_runner.core.pod_failure import Failed
@@ -23,7 +21,7 @@ from krm_runner.core.pod_status import PodStatus, Ready, Starting, Terminating, 
 from krm_runner.core.pool_terms import PodState
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.channels import Channels
-from krm_runner.pods.cold_start import ANNOUNCED, HEALTHY, INITIALIZED, RUNNING, SCHEDULED, Milestones, waits_for
+from krm_runner.pods.cold_start import HEALTHY, INITIALIZED, RUNNING, SCHEDULED, Milestones, waits_for
 from krm_runner.rpc.wrapper_channel import Target, WrapperChannel
 
 _log = structlog.get_logger("krm_runner.pods")
@@ -72,8 +70,6 @@ class Attendant:
         self._changed = changed
         self._channel: WrapperChannel | None = None
         self._target: Target | None = None
-        self._announced_ip = ""
-        """Where it said that it serves; not believed against Kubernetes."""
         self._answers = False
         self._doubt = asyncio.Event()
         self._news = asyncio.Event()
@@ -128,14 +124,6 @@ class Attendant:
         """The watch has news of it."""
         self.facts, self.pod, self.status = facts, pod, pod_status(pod)
         self._note_progress()
-        self._check_announcement()
-        self._news.set()
-
-    def announced(self, ip: str) -> None:
-        """It says itself that it serves, from this address."""
-        self.milestones.note(ANNOUNCED)
-        if not self._pod_ips:
-            self._announced_ip = ip
         self._news.set()
 
     def attend(self) -> None:
@@ -218,7 +206,7 @@ class Attendant:
 
     def _pace(self, now: float) -> float:
         """How long to wait for news of the pod before its wrapper is asked again."""
-        if not self._pod_ips and not self._announced_ip:
+        if not self._pod_ips:
             return _LATER
         running_since = self.milestones.reached.get(RUNNING)
         if running_since is None:
@@ -228,8 +216,6 @@ class Attendant:
     @property
     def _ways(self) -> list[Target]:
         """To its wrapper, best first."""
-        if self._announced_ip and not self._pod_ips:
-            return [self._addresses.directly(self.facts.name, pod_ip=self._announced_ip)]
         return self._addresses.of(self.facts.name, pod_ip=next(iter(self._pod_ips), ""))
 
     @property
@@ -238,18 +224,6 @@ class Attendant:
         status = as_object(self.pod.get("status"))
         found = [status.get("podIP"), *(as_object(each).get("ip") for each in as_list(status.get("podIPs")))]
         return [as_text(ip) for ip in found if as_text(ip)]
-
-    def _check_announcement(self) -> None:
-        if not self._announced_ip or not self._pod_ips or self._announced_ip in map(plain_ip, self._pod_ips):
-            return
-        _log.warning(
-            "pod announced itself from elsewhere",
-            pod=self.facts.name,
-            announced=self._announced_ip,
-            address=self._pod_ips[0],
-        )
-        self._announced_ip = ""
-        self.doubt("it announced itself from an address that is not its own")
 
     def _note_progress(self) -> None:
         conditions = map(as_object, as_list(as_object(self.pod.get("status")).get("conditions")))

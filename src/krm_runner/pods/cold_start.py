@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 from dataclasses import dataclass, field
 
 from krm_runner.core.pod_status import PodStatus, Starting
 
 WANTED, CREATED, SCHEDULED, INITIALIZED, RUNNING = "wanted", "create", "schedule", "init", "run"
-ANNOUNCED, HEALTHY = "announce", "healthy"
-_ORDER = (WANTED, CREATED, SCHEDULED, INITIALIZED, RUNNING, ANNOUNCED, HEALTHY)
+HEALTHY = "healthy"
+_ORDER = (WANTED, CREATED, SCHEDULED, INITIALIZED, RUNNING, HEALTHY)
 
 
 @dataclass(slots=True)
@@ -47,10 +46,6 @@ class ColdStart:
         """Whether its launch came to its end."""
         self.is_gone = False
         """Whether it went before that."""
-        self.word = secrets.token_urlsafe(16)
-        """By which it is known when it announces itself."""
-        self.announced_ip = ""
-        """Where it did so from."""
 
     @property
     def progress(self) -> str:

@@ -64,14 +64,6 @@ class Api(Protocol):
     async def delete(self, path: str, body: JsonObject, *, timeout: float | None = None) -> JsonObject: ...
 
 
-class Wrapper(Protocol):
-    """Who keeps the wrapper server where pods find it."""
-
-    async def wait(self, *, deadline: float, trouble: Callable[[str], None]) -> Failed | None:
-        """Returns when it is there, or why it is not."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A pod that is wanted."""
@@ -82,8 +74,6 @@ class Launch:
     reclaim_after: float
     """In unix seconds."""
     resources: Resources = NO_RESOURCES
-    announcement: str = ""
-    """What the pod is told to announce, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,25 +170,17 @@ class Launcher:
         max_message_bytes: int,
         pull_secret: str = "",
         tokens: PodTokens | None = None,
-        wrapper: Wrapper | None = None,
     ) -> None:
-        """`wrapper` is what pods cannot start without, where there is such a thing."""
         self._api = api
         self._namespace = namespace
         self._max_message_bytes = max_message_bytes
         self._pull_secret = pull_secret
         self._tokens = tokens or PodTokens()
-        self._wrapper = wrapper
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._services = f"/api/v1/namespaces/{namespace}/services"
 
     async def launch(self, launch: Launch, *, deadline: float, trouble: Callable[[str], None]) -> Launched:
         """What became of it; raises nothing but CancelledError. `trouble` hears what it tries again after."""
-        if self._wrapper is not None:
-            failed = await self._wrapper.wait(deadline=deadline, trouble=trouble)
-            if failed is not None:
-                _say(launch, failed)
-                return failed
         attempt = _Attempt(launch, self._render(launch), deadline, trouble)
         work = asyncio.create_task(self._make_both(attempt))
         try:
@@ -284,7 +266,6 @@ class Launcher:
                 resources=launch.resources,
                 pull_secret=self._pull_secret,
                 token_nonce=secrets.token_urlsafe(16) if launch.template.token_key else "",
-                announcement=launch.announcement,
             ),
         )
 

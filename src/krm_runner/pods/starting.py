@@ -13,7 +13,6 @@ from typing import Protocol, cast
 
 import structlog
 
-from krm_runner.core.announcement import Announcement
 from krm_runner.core.errors import (
     KubernetesError,
     KubernetesForbiddenError,
@@ -71,8 +70,6 @@ class Starting:
         clock: Callable[[], float],
     ) -> None:
         self.watched: Watched | None = None
-        self.announce_address = ""
-        """Where new pods announce themselves, if they are to; see `announced`."""
         self.spares: WantedSpare | None = None
         """What spares are now, if they are to be used."""
         self._pool = pool
@@ -107,23 +104,10 @@ class Starting:
         self._starts[effect.name] = start = ColdStart(effect.function)
         self._tasks.start(self._start(effect, start, wanted), name=f"start of {effect.name}")
 
-    def announced(self, announcement: Announcement, ip: str) -> None:
-        """A pod says that it serves: one that is being started here, and knows the word that it was given."""
-        start = self._starts.get(announcement.pod)
-        if start is None or start.announced_ip or not announcement.is_of(start.word):
-            return
-        start.announced_ip = ip
-        if (attendant := self._census.find(announcement.pod)) is not None:
-            attendant.announced(ip)
-
     def came(self, attendant: Attendant) -> None:
-        """The watch shows a pod, which may be before the answer to its creation, and after it has announced itself."""
-        start = self._starts.get(attendant.facts.name)
-        if start is None:
-            return
-        start.milestones.note(CREATED)
-        if start.announced_ip:
-            attendant.announced(start.announced_ip)
+        """The watch shows a pod, which may be before the answer to its creation."""
+        if (start := self._starts.get(attendant.facts.name)) is not None:
+            start.milestones.note(CREATED)
 
     def progress(self, name: str) -> str:
         """How far a pod is that the watch does not show yet, in a line."""
@@ -161,9 +145,6 @@ class Starting:
         if (spare := await self._spare_for(launch)) is not None:
             await self._go_on_with(spare, effect, start, deadline)
             return
-        if self.announce_address:
-            announcement = Announcement(effect.name, start.word)
-            launch = replace(launch, announcement=announcement.variable(self.announce_address))
         outcome = await self._launcher.launch(launch, deadline=deadline, trouble=start.note_trouble)
         match outcome:
             case NameTaken():

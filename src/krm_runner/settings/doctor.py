@@ -14,8 +14,8 @@ from krm_runner.core import image_ref
 from krm_runner.core.duration import positive_duration
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.image_ref import ImageRef
+from krm_runner.settings.accepted_flags import ACCEPTED_FLAGS
 from krm_runner.settings.go_flags import Flag, parse_flags
-from krm_runner.settings.porch_flags import PORCH_FLAGS
 from krm_runner.settings.registries import RegistrySettings, registry_settings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
 from krm_runner.settings.wrapper import DeliveryName, wrapper_delivery
@@ -30,7 +30,7 @@ DOCTOR_FLAGS: tuple[Flag, ...] = (
     Flag("runner-namespace", _WHAT, "", "where the runner runs (empty: here, outside a cluster porch-system)"),
     Flag("timeout", _WHAT, "60s", "how long the function may take, its pod's start included", positive_duration),
 )
-_ALL = (*DOCTOR_FLAGS, *SERVE_FLAGS, *PORCH_FLAGS)
+_ALL = (*DOCTOR_FLAGS, *SERVE_FLAGS, *ACCEPTED_FLAGS)
 SHOWN_FLAGS: tuple[Flag, ...] = (*DOCTOR_FLAGS, *(flag for flag in SERVE_FLAGS if flag.name in _SHOWN))
 """What its help shows."""
 DEFAULT_IMAGE = "set-namespace:v0.4.1"

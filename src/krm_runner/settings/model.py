@@ -10,12 +10,12 @@ from typing import Literal, TypeVar, cast
 
 from krm_runner.core import image_ref
 from krm_runner.core.errors import ConfigurationError
+from krm_runner.settings.accepted_flags import ACCEPTED_FLAGS, PORCH_FLAGS, RETIRED_FLAGS
 from krm_runner.settings.go_flags import ParsedFlags, parse_flags
-from krm_runner.settings.porch_flags import PORCH_FLAGS
 from krm_runner.settings.registries import RegistrySettings, registry_settings
 from krm_runner.settings.security import SecuritySettings, optional_path, security_settings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
-from krm_runner.settings.wrapper import DeliveryName, wrapper_delivery
+from krm_runner.settings.wrapper import DeliveryName, retired_delivery, wrapper_delivery
 from krm_runner.telemetry.exporters import METRICS_EXPORTERS, OTLP_PROTOCOLS, TRACES_EXPORTERS, ExporterChoice
 from krm_runner.telemetry.logs import PAYLOADS
 
@@ -83,7 +83,6 @@ class PodSettings:
     scan_interval: float
     template_config_map: str
     wrapper_delivery: DeliveryName
-    wrapper_file: Path
     max_waitlist_length: int
     max_parallel_pods: int
     max_calls: int
@@ -95,8 +94,6 @@ class PodSettings:
     """Only ever true when there is a warm-up."""
     token_keys: Path | None
     """Where there is one, pods want tokens."""
-    announce_address: tuple[str, int] | None
-    """Where pods announce themselves, if they are to."""
     spare_pods: int
 
 
@@ -113,6 +110,8 @@ class Settings:
     security: SecuritySettings
     ignored: Mapping[str, str] = field(default_factory=dict[str, str])
     """Flags of Porch's that were given and mean nothing here, and what there is instead."""
+    retired: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Flags of an earlier version that were given and will be refused by the next, and what there is instead."""
 
     @property
     def obstacle_to_a_front(self) -> str:
@@ -126,7 +125,7 @@ class Settings:
 
 def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """The settings of `krm-runner serve ARGV`; ConfigurationError with one line when they make no sense."""
-    flags = parse_flags((*SERVE_FLAGS, *PORCH_FLAGS), argv)
+    flags = parse_flags((*SERVE_FLAGS, *ACCEPTED_FLAGS), argv)
 
     def value(name: str, kind: type[T]) -> T:
         del kind  # only says what the flag's own parser returns
@@ -153,6 +152,7 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         registries=registry_settings(flags),
         security=security_settings(flags, port=server.port),
         ignored={flag.name: flag.help for flag in PORCH_FLAGS if flag.name in flags.given},
+        retired={flag.name: flag.help for flag in RETIRED_FLAGS if flag.name in flags.given} | retired_delivery(flags),
     )
     if isinstance(server.front, Path) and (obstacle := found.obstacle_to_a_front):
         raise ConfigurationError(f"--front={server.front} cannot be used with {obstacle}; leave out one of the two")
@@ -212,7 +212,6 @@ def _pod_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> PodSett
         scan_interval=cast(float, flags.values["scan-interval"]),
         template_config_map=cast(str, flags.values["function-pod-template"]),
         wrapper_delivery=wrapper_delivery(flags),
-        wrapper_file=Path(cast(str, flags.values["wrapper-file"])),
         max_waitlist_length=cast(int, flags.values["max-waitlist-length"]),
         max_parallel_pods=cast(int, flags.values["max-parallel-pods-per-function"]),
         max_calls=cast(int, flags.values["max-queue-length"]),
@@ -221,7 +220,6 @@ def _pod_settings(flags: ParsedFlags, environment: Mapping[str, str]) -> PodSett
         retry_lost_calls=cast(bool, flags.values["retry-lost-calls"]),
         wait_for_warm_up=warm_up and cast(bool, flags.values["wait-for-warm-up"]),
         token_keys=optional_path(flags, "pod-token-key-file"),
-        announce_address=cast("tuple[str, int] | None", flags.values["announce-address"]),
         spare_pods=cast(int, flags.values["spare-pods"]),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from krm_runner.core.wrapper_delivery import DELIVERIES
 from krm_runner.settings.go_flags import Flag, boolean, choice, integer
 from krm_runner.settings.registries import REGISTRY_FLAGS
 from krm_runner.settings.security import SECURITY_FLAGS
+from krm_runner.settings.wrapper import RETIRED_DELIVERY
 
 RUNTIMES = ("exec", "pod")
 
@@ -46,16 +46,8 @@ def _front(text: str) -> Literal["auto", "off"] | Path:
     return Path(text)
 
 
-def _ip_and_port(text: str) -> tuple[str, int] | None:
-    """Pods cannot look names up: their network policy leaves them no DNS."""
-    if not text:
-        return None
-    host, _, port = text.rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-        return str(address), integer(0, 65535)(port)
-    except ValueError as error:
-        raise ValueError("an IP address and a port, for example 10.0.0.7:9448 or [fd00::7]:9448") from error
+def _delivery(text: str) -> str:
+    return text if text == RETIRED_DELIVERY else choice(*DELIVERIES)(text)
 
 
 def _name(pattern: re.Pattern[str], longest: int, *, may_be_empty: bool = False) -> Callable[[str], str]:
@@ -152,13 +144,6 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         choice(*POD_ADDRESSES),
     ),
     Flag(
-        "announce-address",
-        POD,
-        "",
-        "this pod's IP:PORT, where new pods say that they serve (empty: they do not)",
-        _ip_and_port,
-    ),
-    Flag(
         "retry-lost-calls",
         POD,
         "true",
@@ -186,13 +171,7 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         POD,
         DELIVERIES[0],
         f"how pods get the wrapper: {', '.join(DELIVERIES)}",
-        choice(*DELIVERIES),
-    ),
-    Flag(
-        "wrapper-file",
-        POD,
-        "/wrapper-server/wrapper-server-packed",
-        "the packed wrapper, for config-map",
+        _delivery,
     ),
     Flag(
         "max-request-body-size",

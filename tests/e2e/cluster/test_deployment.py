@@ -127,15 +127,6 @@ async def test_a_rolling_update_under_load_fails_no_call(base: Deployed, image: 
     assert not load.failures, "\n".join(load.failures)
 
 
-async def test_function_pods_announce_themselves_to_it(deployed: Deployed, image: str) -> None:
-    deployed.install(charted(("announcements.enabled=true", "wrapperDelivery=config-map")))
-    async with Client(deployed.address) as client:
-        assert (await client.evaluate(image, wish())).code == "OK"
-    deployed.wait_for_log("announce_seconds=")
-    (pod,) = deployed.pods()
-    assert "initContainers" not in pod["spec"]
-
-
 @pytest.mark.alone
 async def test_the_specifications_complete_example_works_with_its_two_images_changed(
     deployed: Deployed, sealed: FullCluster, image: str

@@ -8,8 +8,6 @@ import pytest
 
 from cluster import registries
 from cluster.layout import PRIVATE
-from e2e.cluster.test_pod_announcements import ANNOUNCED
-from e2e.cluster.test_pod_wrapper_delivery import FLAGS as CONFIG_MAPS
 from images.oci import Image
 from support import function_images
 from support.audit import AuditLog
@@ -20,7 +18,7 @@ from support.namespace import is_ready
 from support.processes import eventually
 from support.push import Push
 from support.runner import RunnerProcess
-from support.site import ASKED_FOR, WRAPPER_RIGHTS, Site
+from support.site import ASKED_FOR, Site
 
 SPARE = "spare"
 SOON = 12
@@ -33,7 +31,7 @@ def images(push: Push) -> list[str]:
 
 
 def start(site: Site, *flags: str, spares: int = 1) -> RunnerProcess:
-    place = site.account(f"runner-{len(site.runners)}", WRAPPER_RIGHTS)
+    place = site.account(f"runner-{len(site.runners)}")
     return site.start(place, f"--spare-pods={spares}", *flags)
 
 
@@ -55,15 +53,7 @@ async def until_ready(site: Site, runner: RunnerProcess, count: int = 1) -> set[
     return found
 
 
-DELIVERIES = {
-    "init container": (),
-    "config maps": CONFIG_MAPS,
-    "announced": (*CONFIG_MAPS, ANNOUNCED),
-    "front off": ("--front=off",),
-}
-
-
-@pytest.mark.parametrize("flags", DELIVERIES.values(), ids=DELIVERIES)
+@pytest.mark.parametrize("flags", [(), ("--front=off",)], ids=["front", "front off"])
 async def test_a_first_call_is_served_by_a_spare(
     site: Site, images: list[str], flags: tuple[str, ...], audit_log: AuditLog
 ) -> None:
