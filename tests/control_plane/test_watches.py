@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +89,53 @@ async def test_a_pod_of_another_runner_is_known_as_soon_as_it_serves(site: Playe
     async with Client(second.address) as client:
         assert served(await client.evaluate(image, wish())).pod == made.pod
     assert len(site.pods()) == 1
+
+
+def with_defect(directory: Path, patch: str) -> dict[str, str]:
+    """The environment of a runner whose code is changed before it starts."""
+    (directory / "sitecustomize.py").write_text(patch)
+    return {"PYTHONPATH": os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])}
+
+
+DEAD_WATCH = """
+import asyncio
+from krm_runner.kube.reflector import Reflector
+
+async def watch(self, watch=Reflector._watch):
+    if self._path.endswith("/pods"):
+        await asyncio.sleep(1)  # the service has started meanwhile
+        raise RuntimeError("a defect")
+    await watch(self)
+
+Reflector._watch = watch
+"""
+UNREADABLE_POD = """
+from krm_runner.pods.census import Census
+
+def changed(self, kind, found, changed=Census.changed):
+    if found["metadata"]["name"].startswith("unlucky"):
+        raise RuntimeError("a defect")
+    changed(self, kind, found)
+
+Census.changed = changed
+"""
+
+
+async def test_a_watch_that_dies_ends_the_service(site: PlayedSite, tmp_path: Path) -> None:
+    """It would serve pods for ever that are gone, and look healthy."""
+    runner = site.start(site.account(), environment=with_defect(tmp_path, DEAD_WATCH), waits=False)
+    assert runner.process.wait(30) == 1
+    runner.wait_for_line('event="loop ended unexpectedly: the service ends" loop="watch of pods"')
+    runner.wait_for_line('krm-runner serve: the loop "watch of pods" ended unexpectedly \\(RuntimeError: a defect\\)')
+
+
+async def test_an_event_that_cannot_be_handled_does_not_end_the_watch(
+    site: PlayedSite, push: Push, tmp_path: Path
+) -> None:
+    unlucky, lucky = (push(name, local_images.obliging()) for name in ("unlucky", "lucky"))
+    runner = site.start(site.account(), environment=with_defect(tmp_path, UNREADABLE_POD))
+    async with Client(runner.address) as client:
+        await client.evaluate(unlucky, wish(), timeout=2)
+        served(await client.evaluate(lucky, wish()))
+    runner.wait_for_line('event="event not handled" .*name=unlucky-v1-1-')
+    assert runner.process.poll() is None

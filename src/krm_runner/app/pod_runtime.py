@@ -12,6 +12,7 @@ from typing import Protocol
 import structlog
 
 from krm_runner.app.images import open_images
+from krm_runner.app.loops import Loops
 from krm_runner.core.errors import KrmRunnerError
 from krm_runner.core.held_call import HealthAsker, NextCalls
 from krm_runner.core.image_metadata import Platform
@@ -97,6 +98,7 @@ class PodRuntime:
 
     evaluator: PodEvaluator
     warm_up: WarmUp
+    loops: Loops
 
 
 @asynccontextmanager
@@ -159,27 +161,28 @@ async def _open_pod_runtime(
         # All of them: those of other function runners lack our label, and take names.
         service_watch = Reflector(client, f"/api/v1/namespaces/{pods.namespace}/services", services)
 
-        background = Tasks()
-        stack.push_async_callback(background.stop)
+        loops, jobs = Loops(), Tasks()
+        stack.push_async_callback(loops.stop)
+        stack.push_async_callback(jobs.stop)
         stack.push_async_callback(keeper.stop)
-        background.start(pod_watch.run(), name="watch of pods")
-        background.start(service_watch.run(), name="watch of services")
+        loops.start(pod_watch.run(), name="watch of pods")
+        loops.start(service_watch.run(), name="watch of services")
         configs = FunctionConfigs(client, namespace=pods.namespace)
-        background.start(configs.keep(), name="finalizers of FunctionConfig objects")
-        background.start(
+        loops.start(configs.keep(), name="finalizers of FunctionConfig objects")
+        jobs.start(
             delete_retired_config_maps(client, namespace=pods.namespace), name="config maps of an earlier version"
         )
         await asyncio.gather(
             _first_secret(secret), templates.load(timeout=_FIRST_LOOK), _first_list(pod_watch, service_watch)
         )
         if secret is not None:
-            background.start(secret.keep(), name="pull secret")
+            loops.start(secret.keep(), name="pull secret")
 
         def renew() -> None:
             if pods.spare_pods and templates.current is not None:
                 keeper.keep_spares(Spare(pods.wrapper_image), templates.current)
             if pods.warm_up:
-                background.start(warm_up.run(), name="warm-up")
+                jobs.start(warm_up.run(), name="warm-up")
 
         def on_template(template: PodTemplate) -> None:
             keeper.template_changed(template)
@@ -194,12 +197,12 @@ async def _open_pod_runtime(
             renew()
 
         templates.on_change = on_template
-        background.start(tokens.keep(on_keys), name="keys of pods' tokens")
-        background.start(templates.keep(), name="pod template")
-        background.start(keeper.run(pod_watch), name="pod keeper")
-        background.start(functions.watch(on_limits), name="pod cache configuration")
+        loops.start(tokens.keep(on_keys), name="keys of pods' tokens")
+        loops.start(templates.keep(), name="pod template")
+        loops.start(keeper.run(pod_watch), name="pod keeper")
+        loops.start(functions.watch(on_limits), name="pod cache configuration")
         renew()
-        yield PodRuntime(evaluator, warm_up)
+        yield PodRuntime(evaluator, warm_up, loops)
 
 
 def _templates(client: KubeClient, pods: PodSettings, limit: int) -> TemplateSource:

@@ -126,6 +126,8 @@ async def _serve_until_told(
         loops += [background.create_task(loop) for loop in port.background()]
         if functions is not None:
             loops.append(background.create_task(functions.watch()))
+        if pod_runtime is not None:
+            loops.append(background.create_task(pod_runtime.loops.supervise()))
         memory.settle_objects()
         becoming_ready = background.create_task(_become_ready(port, warming_up))
         _log.info(

@@ -175,8 +175,16 @@ class Reflector:
                 change = ChangeKind(kind)
             except ValueError as error:
                 raise KubernetesUnavailableError(f"watch of {self._path}: an event of unknown type {kind!r}") from error
-            self._copy.changed(change, found)
+            self._tell(change, found)
         self._version = version or self._version
+
+    def _tell(self, change: ChangeKind, found: JsonObject) -> None:
+        """Hand one event on. A defect in what is done about it must not end the watch of all other objects."""
+        try:
+            self._copy.changed(change, found)
+        except Exception:
+            name = as_text(as_object(found.get("metadata")).get("name"))
+            _log.exception("event not handled", path=self._path, change=change.value, name=name)
 
     def _connected(self) -> None:
         self._trouble = None
