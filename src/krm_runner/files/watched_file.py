@@ -1,7 +1,7 @@
 """A file that is read when it is needed, and again after it changed: credentials, certificates, configuration.
 
-A broken new version never replaces a good one: the old one stays in force, the log says why, and `problem` says it to
-whoever needs to explain a failure. Nothing here watches by itself: a look at the file's status comes with every use
+A broken new version never replaces a good one: the old one stays in force, the log says why, and `problem` says it for
+error messages. Nothing here watches by itself: a look at the file's status comes with every use
 (`refresh`), and who wants to act on a change awaits `wait_for_change`.
 """
 
