@@ -44,7 +44,8 @@ async def test_cold_starts_calls_failures_and_requests_are_counted(site: PlayedS
 
         assert (await client.evaluate(broken, wish())).code == "FAILED_PRECONDITION"
         assert metrics.sum("pod_start_failures_total") == 1
-        assert metrics.sum("evaluations_total", image=broken, runtime="pod", code="FAILED_PRECONDITION") == 1
+        refused = partial(metrics.sum, "evaluations_total", image=broken, runtime="pod", code="FAILED_PRECONDITION")
+        wait_until(lambda: refused() == 1, what="the failed call is counted, a moment after its answer")
         wait_until(lambda: metrics.sum("pod_deletions_total", reason="failed_to_start") == 1, what="it is deleted")
         wait_until(lambda: metrics.sum("pod_deletions_total", reason="expired") == 1, what="the other one expires")
         wait_until(lambda: metrics.values("pods", image=image, state="ready") in ([], [0]), what="it is gone")
