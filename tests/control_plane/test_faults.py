@@ -17,6 +17,7 @@ from support.calls import served, wish
 from support.client import Client, check_health
 from support.kube import Json
 from support.load import Load
+from support.namespace import is_ready
 from support.processes import command_lines, eventually
 from support.push import Push
 from support.relay import Relay
@@ -54,11 +55,17 @@ async def test_a_pod_that_is_deleted_between_calls(site: PlayedSite, image: str,
     assert site.only_pod()["metadata"]["uid"] != first["uid"]
 
 
-async def test_a_pod_that_is_deleted_with_grace_ends_its_call_well(site: PlayedSite, image: str) -> None:
+@pytest.mark.parametrize("is_first", [True, False], ids=["first call", "further call"])
+async def test_a_pod_that_is_deleted_with_grace_ends_its_call_well(
+    site: PlayedSite, image: str, is_first: bool
+) -> None:
+    """The runner knows of a first call. It may not know yet of a further call, which the front has sent to the pod."""
     async with Client(site.runner(NO_RETRY).address) as client:
-        served(await client.evaluate(image, wish()))
-        first = site.only_pod()
+        if not is_first:
+            served(await client.evaluate(image, wish()))
         call = asyncio.ensure_future(client.evaluate(image, wish(call="long", seconds=2)))
+        await eventually(lambda: any(is_ready(pod) for pod in site.pods()), what="its pod is ready")
+        first = site.only_pod()
         await until_noted(site, first, "long")
         site.delete_pod(first["metadata"]["name"], seconds=30)
         async with Load(client, image, callers=1) as load:

@@ -66,6 +66,34 @@ async def test_a_change_under_load_fails_no_call(
     assert len(audit_log.done("create", "pods", site.functions.name)) == 2
 
 
+async def test_a_pod_of_the_old_template_gets_no_call_after_the_first_to_a_new_one(
+    site: PlayedSite, image: str
+) -> None:
+    """Its time to live is far from over: the front must have been told."""
+    site.write_template(template(site, "one"))
+    async with Client(site.runner(FLAG).address) as client:
+        async with Load(client, image) as load:
+            await load.more(20)
+            old = site.only_pod()["metadata"]["name"]
+            site.write_template(template(site, "two"))
+            await load.until(lambda call: call.pod != old, what="from a pod of the new template")
+        pods = {served(await client.evaluate(image, wish())).pod for _ in range(20)}
+    assert len(pods) == 1
+    assert old not in pods
+
+
+async def test_a_call_that_waits_gets_a_pod_of_the_new_template(site: PlayedSite, image: str) -> None:
+    site.write_template(template(site, "one"))
+    async with Client(site.runner(FLAG).address) as client:
+        with site.kubelet.hold():
+            call = asyncio.ensure_future(client.evaluate(image, wish()))
+            await eventually(lambda: versions(site) == ["one"], what="its pod is being started")
+            site.write_template(template(site, "two"))
+            await eventually(lambda: versions(site) == ["one", "two"], what="a pod of the new template is started")
+            new = next(pod for pod in site.pods() if pod["metadata"]["labels"]["example.com/version"] == "two")
+        assert served(await call).pod == new["metadata"]["name"]
+
+
 async def test_two_runners_of_which_one_is_late_share_nothing_and_fail_nothing(site: PlayedSite, image: str) -> None:
     """As in a rolling update of the template: the runner that knows the old one goes on with its own pods."""
     site.write_template(template(site, "one"), name="old")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 
 import pytest
 
 from control_plane import local_images
 from control_plane.faults import Unschedulable
 from control_plane.site import PlayedSite
+from support.audit import AuditLog
 from support.calls import served, wish
 from support.client import Client
 from support.processes import eventually
 from support.push import Push
+from support.site import LABEL, RECLAIM_AFTER
 
 
 @pytest.fixture
@@ -102,6 +105,42 @@ async def test_growth_that_finds_no_room_leaves_its_calls_to_the_pods_that_are_t
         site.kubelet.fault = Unschedulable()
         answers = await asyncio.gather(*(client.evaluate(image, wish(seconds=0.3)) for _ in range(6)))
         assert {served(answer).pod for answer in answers} == {first.pod}
+
+
+async def test_calls_whose_pod_is_deleted_while_it_starts_get_another(site: PlayedSite, image: str) -> None:
+    async with Client(site.runner().address) as client:
+        with site.kubelet.hold():
+            calls = [asyncio.ensure_future(client.evaluate(image, wish(call=f"call-{n}"))) for n in range(3)]
+            await eventually(lambda: bool(site.pods()), what="their pod is being started")
+            first = site.only_pod()["metadata"]
+            site.delete_pod(first["name"])
+            await eventually(
+                lambda: [pod["metadata"]["uid"] for pod in site.living()] not in ([], [first["uid"]]),
+                what="another pod is started",
+            )
+        assert len({served(answer).pod for answer in await asyncio.gather(*calls)}) == 1
+        assert sorted(await site.calls_of(site.only_pod())) == ["call-0", "call-1", "call-2"]
+
+
+async def test_a_pod_that_a_call_waits_for_does_not_expire(site: PlayedSite, image: str, audit_log: AuditLog) -> None:
+    async with Client(site.runner("--pod-ttl=1s", "--scan-interval=1s").address) as client:
+        with site.kubelet.hold():
+            call = asyncio.ensure_future(client.evaluate(image, wish()))
+            await eventually(lambda: bool(site.pods()), what="its pod is being started")
+            limit = int(site.reclaim_after(site.only_pod()["metadata"]["name"]))
+            await eventually(lambda: time.time() > limit, what="its time is over")
+            # A scan from now on finds both expired, and deletes this one.
+            leave_expired(site, "expired")
+            await eventually(lambda: site.functions.find("pods/expired") is None, what="a scan has deleted the other")
+        served(await call)
+    assert len(audit_log.done("create", "pods", site.functions.name)) == 2, "the expired one, and one for the call"
+
+
+def leave_expired(site: PlayedSite, name: str) -> None:
+    """A pod with our label that nobody uses, and whose time is over."""
+    site.run_bystander(name)
+    change = {"metadata": {"labels": {LABEL: name}, "annotations": {RECLAIM_AFTER: "1000000000"}}}
+    site.functions.kube.patch(site.functions.path(f"pods/{name}"), change)
 
 
 def one_at_a_time(site: PlayedSite) -> object:

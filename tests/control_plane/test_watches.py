@@ -11,6 +11,8 @@ import pytest
 from cluster.api_only import ApiServer
 from control_plane import local_images
 from control_plane.site import PlayedSite
+from control_plane.test_templates import FLAG as FROM_TEMPLATE
+from control_plane.test_templates import template, versions
 from support.calls import served, wish
 from support.client import Client
 from support.load import Load
@@ -52,6 +54,24 @@ async def test_a_watch_that_breaks_again_and_again(site: PlayedSite, image: str,
                 await asyncio.sleep(0.1)
         assert load.served
         await eventually(lambda: site.pods() == [], what="collection goes on", seconds=60)
+        # The Service of a pod that was made since then is known as well.
+        served(await client.evaluate(image, wish()))
+        await eventually(lambda: site.pods() == [] and site.services() == [], what="both are gone", seconds=60)
+
+
+async def test_a_template_that_changes_while_the_watch_is_cut(site: PlayedSite, image: str, api_relay: Relay) -> None:
+    site.write_template(template(site, "one"))
+    place = site.account()
+    place.api = api_relay.address
+    async with Client(site.start(place, FROM_TEMPLATE).address) as client:
+        first = served(await client.evaluate(image, wish())).pod
+        api_relay.close()
+        site.write_template(template(site, "two"))
+        api_relay.reopen()
+        async with Load(client, image) as load:
+            await load.until(lambda call: call.pod != first, what="from a pod of the new template")
+        assert load.served
+    assert versions(site) == ["one", "two"]
 
 
 async def test_history_that_is_gone_is_listed_anew(
