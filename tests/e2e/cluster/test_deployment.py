@@ -102,9 +102,15 @@ async def test_an_embedded_function_serves_an_image_only_where_it_is_mapped(
     deployed.apply(*deployed.adapted([config]))
     deployed.restart()
     await asyncio.to_thread(deployed.wait_for_rollout)
-    async with Client(deployed.address) as client:
-        answer = await client.evaluate(EMBEDDED, LIST)
-    assert answer.code == "OK", answer.message
+
+    async def is_served() -> bool:
+        async with Client(deployed.address) as client:
+            return (await client.evaluate(EMBEDDED, LIST)).code == "OK"
+
+    # For a moment the Service may still lead to the old pod, which takes calls for its --shutdown-delay.
+    async with asyncio.timeout(60):
+        while not await is_served():
+            await asyncio.sleep(0.5)
     assert deployed.pods() == [], "the exec runtime did it"
 
 
