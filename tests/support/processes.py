@@ -61,18 +61,19 @@ def is_alive(pid: int) -> bool:
 
 
 def of_pod(uid: str, words: str) -> list[int]:
-    """The processes of a pod on this machine whose command line has these words."""
-    found: list[int] = []
+    """The processes of a pod whose command line has these words, but for what is still a copy of its parent."""
+    parents: dict[int, int] = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit():
             try:
                 groups = (entry / "cgroup").read_text().replace("_", "-")
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
             if f"pod{uid}" in groups and words in line:
-                found.append(int(entry.name))
-    return found
+                parents[int(entry.name)] = parent
+    return [process for process, parent in parents.items() if parent not in parents]
 
 
 def open_descriptors(pid: int) -> list[str]:
