@@ -10,7 +10,7 @@ PYTEST_FLAGS ?=
 # The picture of the page that a benchmark wrote its table into.
 PICTURE = $(if $(findstring --update,$(ARGS)),python -m bench.plot $(lastword $(ARGS)))
 # What is measured is what the image has.
-PROGRAMS = if command -v cargo >/dev/null; then sh wrapper/build.sh && sh front/build.sh; else echo "no cargo: Python serves the port"; fi
+PROGRAMS = if command -v cargo >/dev/null; then sh rust/wrapper/build.sh && sh rust/front/build.sh; else echo "no cargo: Python serves the port"; fi
 CLUSTER := PYTHONPATH=tests python -m cluster
 # Notes how long a stage took, for .ci/run.
 TIMED := sh tests/timed.sh
@@ -69,10 +69,10 @@ format: $(VENV)/.dev ## format the code and mend what lint can mend
 	@if command -v cargo >/dev/null; then cargo fmt --all; fi
 
 wrapper: ## build the wrapper server: build/programs/release/wrapper-server
-	sh wrapper/build.sh
+	sh rust/wrapper/build.sh
 
 front: $(BIN)/python ## build the front, build/programs/release/krm-front, and have the runner of .venv use it
-	sh front/build.sh
+	sh rust/front/build.sh
 
 programs: $(BIN)/python ## build both as the tests use them, without whole-program optimization: build/programs/ci
 	$(TIMED) "programs" sh tests/crates/build.sh
@@ -101,7 +101,7 @@ bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with ma
 
 proto: $(VENV)/.dev ## generate code from proto/
 	python -m grpc_tools.protoc -Iproto --python_out=src/krm_runner/rpc/_generated --pyi_out=src/krm_runner/rpc/_generated evaluator.proto front.proto
-	python proto/descriptors.py wrapper/src/rpc/descriptors.bin
+	python proto/descriptors.py rust/engine/src/rpc/descriptors.bin
 
 lock: $(VENV)/.dev ## pin the newest versions of all dependencies, with hashes
 	for name in run dev go; do \

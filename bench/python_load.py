@@ -1,4 +1,4 @@
-"""Load for the runner where no cargo can build bench/load: the same arguments, the same report, more CPU time."""
+"""Load for the runner where no cargo can build rust/load: the same arguments, the same report, more CPU time."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ python -m grpc_tools.protoc -Iproto --python_out="$fresh" --pyi_out="$fresh" eva
 python proto/descriptors.py "$fresh/descriptors.bin"
 for file in "$fresh"/*; do
     case $file in
-        *.bin) kept=wrapper/src/rpc/$(basename "$file") ;;
+        *.bin) kept=rust/engine/src/rpc/$(basename "$file") ;;
         *) kept=src/krm_runner/rpc/_generated/$(basename "$file") ;;
     esac
     cmp -s "$file" "$kept" || {

@@ -4,5 +4,5 @@ set -eu
 cd "$(dirname "$0")/../.."
 skipped="building the wrapper server and the front"
 . tests/crates/cargo.sh
-sh wrapper/build.sh ci
-sh front/build.sh ci
+sh rust/wrapper/build.sh ci
+sh rust/front/build.sh ci

@@ -30,7 +30,7 @@ from support.runner import write_function
 from support.server import free_port
 from support.wrapper import WrapperProcess
 
-README = ROOT / "wrapper" / "README.md"
+README = ROOT / "rust" / "wrapper" / "README.md"
 IMAGE = "example.com/some/function:v1"
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 
