@@ -26,9 +26,8 @@ LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 IMAGE = "example.com/test/copy:v1"
 
 
-def run(call: front_pb2.Call, path: Path, *, remember: bool = True, standby: int = 0) -> dict[str, front_pb2.Run]:
-    order = front_pb2.Run(id=call.id, function=path.name, path=bytes(path), remember=remember, standby=standby)
-    return {"run": order}
+def run(call: front_pb2.Call, path: Path, *, standby: int = 0) -> dict[str, front_pb2.Run]:
+    return {"run": front_pb2.Run(id=call.id, function=path.name, path=bytes(path), standby=standby)}
 
 
 async def test_the_runner_is_asked_once_for_an_image_and_again_when_it_forgets(
@@ -53,11 +52,8 @@ async def test_the_runner_is_asked_once_for_an_image_and_again_when_it_forgets(
     runner.say(forget=front_pb2.Forget(standby={"copy": 0}))
     again = client.start(IMAGE, LIST)
     call = (await runner.hear("call")).call
-    runner.say(**run(call, copy, remember=False))
+    runner.say(**run(call, copy))
     assert (await answer_of(again)).code == "OK"
-    last = client.start(IMAGE, LIST)
-    runner.say(**run((await runner.hear("call")).call, copy))
-    assert (await answer_of(last)).code == "OK"
 
 
 async def test_a_refusal_is_passed_on_as_it_is(runner: PlayedRunner, client: Client) -> None:

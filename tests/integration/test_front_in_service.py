@@ -14,7 +14,6 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from integration.conftest import Installation
 from support.client import Client, answer_of, watch_health
-from support.front import built_front
 from support.processes import command_lines, eventually, is_alive, name_of, open_descriptors
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
@@ -108,7 +107,6 @@ async def test_a_front_that_cannot_be_used_is_told_before_anything_starts(instal
     for flags, words in [
         (["--front=/no/such/front"], "there is no such file"),
         (["--front=/etc/passwd"], "it is not executable"),
-        ([f"--front={built_front()}", "--log-level=5"], "--log-level=5"),
     ]:
         with pytest.raises(AssertionError, match=words):
             installation.start(*flags)

@@ -12,7 +12,7 @@ from google.rpc.status_pb2 import Status
 
 from krm_runner.rpc._generated import front_pb2
 from support.client import Client, answer_of
-from support.front import PlayedRunner
+from support.front import PlayedRunner, configuration, played_runner
 from support.processes import command_lines, eventually, open_connections
 from support.runner import write_function
 from support.server import free_port
@@ -43,6 +43,27 @@ async def test_a_pods_answer_is_passed_on_byte_for_byte(
             assert (forwarded.id, forwarded.answered.log_bytes) == (call.id, len(b"in a pod\n"))
             assert forwarded.answered.response_bytes > len(content)
             assert forwarded.answered.seconds > 0
+
+
+async def test_a_pod_gets_the_trace_of_its_call(front: Path, tmp_path: Path, wrapper_server: Path) -> None:
+    function = write_function(tmp_path, "function", '#!/bin/sh\necho "$TRACEPARENT $TRACESTATE" >&2\nexec cat\n')
+    trace_id, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    flags = ("--standby=0", "--", str(function))
+    sampler = front_pb2.Sampler(follows_caller=True, share=1)
+    with WrapperProcess(*flags, program=str(wrapper_server), environment={"OTEL_TRACES_EXPORTER": "otlp"}) as pod:
+        async with played_runner(front, configuration(sampler=sampler)) as runner, Client(runner.address) as client:
+            for sampled in ("01", "00"):
+                client.metadata = (("traceparent", f"00-{trace_id}-{caller}-{sampled}"), ("tracestate", "a=b"))
+                asked = client.start(IMAGE, LIST)
+                call = (await runner.hear("call")).call
+                assert call.HasField("span") == (sampled == "01")
+                runner.say(**forward(call, pod.address))
+                version, trace, span, flag = (await answer_of(asked)).log.decode().split()[0].split("-")
+                assert (version, trace, flag) == ("00", trace_id, sampled)
+                assert span != caller
+                if sampled == "01":
+                    identity = (call.span.trace_id.hex(), call.span.span_id.hex(), call.span.parent_id.hex())
+                    assert (*identity, call.span.trace_state) == (trace_id, span, caller, "a=b")
 
 
 async def test_what_a_pod_refuses_is_for_the_runner_to_tell(

@@ -15,17 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import grpc
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
-from grpc_health.v1.health_pb2 import HealthCheckResponse as HealthResponse
 
 from integration.conftest import Installation
 from integration.test_service import run_cli
 from krm_runner import __version__
 from krm_runner.app.front_port import find_front
-from krm_runner.core.errors import ServeError
+from krm_runner.core.errors import ConfigurationError, ServeError
 from krm_runner.front import server as front_server
 from krm_runner.front.calls import FrontCalls
 from krm_runner.front.link import MAX_MESSAGE_BYTES, Link
@@ -38,7 +36,6 @@ from krm_runner.rpc.call_record import CallTerms
 from krm_runner.settings import parse_settings
 from krm_runner.telemetry import exporters
 from krm_runner.telemetry.metrics import EvaluationMetrics
-from support.client import check_health
 from support.front_stage import PROGRAM, FrontStage, front_stage
 from support.processes import children, eventually, is_alive
 from support.runner import RunnerProcess, write_config
@@ -120,7 +117,7 @@ async def test_a_known_image_is_handed_back_and_reported_when_it_has_ended(
     await stage.say(call(1, image), call(2, image))
     for number in (1, 2):
         run = (await stage.hear("run")).run
-        assert (run.id, run.function, run.standby, run.remember) == (number, "copy", 2, True)
+        assert (run.id, run.function, run.standby) == (number, "copy", 2)
         assert run.path == bytes(installation.functions / "copy")
     await stage.say(ended(1, image))
     line = runner.wait_for_line("event=evaluated").string
@@ -244,40 +241,42 @@ def _split(line: str) -> tuple[str, str]:
     return name, value
 
 
-async def test_what_is_traced_is_told_each_time(tmp_path: Path, installation: Installation, stage: FrontStage) -> None:
+async def test_the_spans_of_sampled_calls_are_exported_from_their_records(
+    tmp_path: Path, installation: Installation, stage: FrontStage
+) -> None:
     image = installation.add("copy", COPY)
     output = tmp_path / "spans.json"
     script = tmp_path / "with-stdout"
     script.write_text(f'#!/bin/sh\nexec "$@" >{output}\n')
     script.chmod(0o755)
     flags = (f"--functions={installation.functions}", f"--config={installation.config}", "--shutdown-delay=0s")
-    environment = stage.environment | {"OTEL_TRACES_EXPORTER": "console"}
-    trace_id = "0af7651916cd43dd8448eb211c80319c"
-    header = protocol.Header(name="traceparent", value=f"00-{trace_id}-b7ad6b7169203331-01")
+    environment = stage.environment | {
+        "OTEL_TRACES_EXPORTER": "console", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.25",
+    }  # fmt: skip
+    span = protocol.Span(trace_id=b"t" * 16, span_id=b"s" * 8, parent_id=b"p" * 8, trace_state="a=b", started_at=10**18)
     with RunnerProcess(stage.flag, *flags, prefix=[str(script)], environment=environment) as runner:
-        await stage.get_ready()
-        await stage.say(FromFront(call=protocol.Call(id=1, image=image, headers=[header])))
-        assert not (await stage.hear("run")).run.remember
-        await stage.say(ended(1, image, function="copy", code="INTERNAL", error="it failed"))
+        sampler = (await stage.get_ready()).sampler
+        assert (sampler.follows_caller, sampler.share) == (False, 0.25)
+        await stage.say(FromFront(call=protocol.Call(id=1, image=image, span=span)))
+        await stage.hear("run")
+        await stage.say(ended(1, image, function="copy", code="INTERNAL", error="it failed", span=span))
+        await stage.say(ended(0, image, function="copy"))
         runner.wait_for_line("event=evaluated .*runtime=exec code=INTERNAL .*error=.it failed")
         runner.process.send_signal(signal.SIGTERM)
         await stage.hear("health")
         await stage.hear("drain")
         await stage.leave()
         assert await asyncio.to_thread(runner.wait) == 0
-    span = json.loads(output.read_text())
-    assert span["context"]["trace_id"] == "0x" + trace_id
-    assert span["attributes"]["krm_runner.image"] == image
-    assert span["attributes"]["krm_runner.runtime"] == "exec"
-    assert span["attributes"]["rpc.grpc.status_code"] == "INTERNAL"
-
-
-async def test_health_on_a_port_of_its_own(installation: Installation, stage: FrontStage) -> None:
-    port = free_port()
-    await start(installation, stage, f"--health-port={port}")
-    await stage.get_ready()
-    async with grpc.aio.insecure_channel(f"localhost:{port}") as channel:
-        assert (await check_health(channel)).status == HealthResponse.SERVING
+    exported = json.loads(output.read_text())  # one: the other call was not sampled
+    assert exported["context"]["trace_id"] == "0x" + span.trace_id.hex()
+    assert exported["context"]["span_id"] == "0x" + span.span_id.hex()
+    assert exported["context"]["trace_state"] == "['{key=a, value=b}']"
+    assert exported["parent_id"] == "0x" + span.parent_id.hex()
+    assert exported["start_time"] == "2001-09-09T01:46:40.000000Z"
+    assert exported["attributes"]["krm_runner.image"] == image
+    assert exported["attributes"]["krm_runner.runtime"] == "exec"
+    assert exported["attributes"]["rpc.grpc.status_code"] == "INTERNAL"
+    assert exported["status"] == {"status_code": "ERROR", "description": "INTERNAL"}
 
 
 # --- the end ------------------------------------------------------------------------------------------------------
@@ -374,8 +373,8 @@ async def test_a_front_that_says_nothing_is_not_waited_for(
     metrics = EvaluationMetrics(exporters.start(exporters.ExporterChoice()).meter)
     link = Link()
     terms = CallTerms(default_timeout=1, default_prefix="")
-    calls = FrontCalls(link.send, functions=None, others=None, metrics=metrics, tracer=None, terms=terms)
-    server = FrontServer(PROGRAM, link, calls, FrontLoad(metrics), PodQuestions(), port=0)
+    calls = FrontCalls(link.send, functions=None, others=None, metrics=metrics, spans=None, terms=terms)
+    server = FrontServer(PROGRAM, link, calls, FrontLoad(metrics), PodQuestions(), port=0, health_port=0)
     with pytest.raises(ServeError, match=r"the front does not start: .*: it said nothing for 0.3 s"):
         await server.start(protocol.Configure(), os.environb)
     await server.close()
@@ -402,7 +401,7 @@ def test_a_front_that_cannot_be_executed_is_one_line_and_exit_code_1(tmp_path: P
     assert done.stderr == f"krm-runner serve: the front cannot be started: {front}: No such file or directory\n"
 
 
-def test_it_is_found_beside_the_interpreter_or_on_the_path_unless_something_stands_against_it(
+def test_it_is_found_beside_the_interpreter_or_on_the_path_unless_it_is_turned_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(*flags: str) -> Path | None:
@@ -419,11 +418,9 @@ def test_it_is_found_beside_the_interpreter_or_on_the_path_unless_something_stan
         program.chmod(0o755)
         assert found() == program
     assert found(f"--front={on_path}") == on_path
-    for flags in (
-        ["--front=off"],
-        ["--log-level=5"],
-        ["--tls-cert-file=a", "--tls-key-file=b"],
-        ["--auth-token-file=t"],
-        ["--disable-runtimes=exec,pod"],
-    ):
-        assert found(*flags) is None
+    assert found("--front=off") is None
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    for flags in (["--tls-cert-file=a", "--tls-key-file=b"], ["--auth-token-file=t"]):
+        with pytest.raises(ConfigurationError, match=r"^--(tls-cert|auth-token)-file needs krm-front"):
+            found(*flags)

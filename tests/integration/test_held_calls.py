@@ -221,7 +221,7 @@ async def front(said: list[ToFront], reports: Reports) -> AsyncIterator[Front]:
     def front(runtime: Evaluator) -> FrontCalls:
         terms = CallTerms(default_timeout=60, default_prefix="")
         others = ChainEvaluator([runtime])
-        made.append(FrontCalls(said.append, functions=None, others=others, metrics=reports, tracer=None, terms=terms))
+        made.append(FrontCalls(said.append, functions=None, others=others, metrics=reports, spans=None, terms=terms))
         return made[-1]
 
     yield front
@@ -317,7 +317,7 @@ async def test_a_call_that_was_over_before_it_was_heard_of_is_reported(said: lis
     terms = CallTerms(default_timeout=60, default_prefix="")
     reports.is_unseen = True
     calls = FrontCalls(
-        said.append, functions=None, others=None, metrics=reports, tracer=None, terms=terms, promises=promises
+        said.append, functions=None, others=None, metrics=reports, spans=None, terms=terms, promises=promises
     )
     answer = protocol.Answered(response_bytes=12, log_bytes=3, seconds=0.25)
     with capture_logs() as lines:

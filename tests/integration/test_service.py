@@ -344,6 +344,16 @@ def test_a_metrics_port_in_use_is_one_line_and_exit_code_1(tmp_path: Path) -> No
     assert re.fullmatch(r"krm-runner serve: cannot serve metrics on 127.0.0.1:\d+: .*in use\n", done.stderr)
 
 
+async def test_resource_lists_are_logged_at_the_highest_level(installation: Installation) -> None:
+    image = installation.add("copy", COPY)
+    runner = installation.start("--log-level=5")
+    async with Client(runner.address) as client:
+        assert (await client.evaluate(image, LIST)).code == "OK"
+    for event in ("request", "response"):
+        line = await asyncio.to_thread(runner.wait_for_line, f"level=debug event={event} image={image} resource_list=")
+        assert "kind: ResourceList\\n" in line.string
+
+
 async def test_traces_continue_the_callers_trace(tmp_path: Path, installation: Installation) -> None:
     image = installation.add("copy", COPY)
     output = tmp_path / "spans.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -19,14 +20,12 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
-from integration.conftest import Installation
+from integration.conftest import Installation, front_of
 from integration.test_eval import SHOP, evaluate
-from krm_runner.core.bearer_tokens import BearerTokens
+from krm_runner.app.front_port import read_credentials
 from krm_runner.core.errors import ConfigurationError
-from krm_runner.files.watched_file import read_bounded
-from krm_runner.rpc.server_certificates import ServerCertificates
 from krm_runner.settings import parse_settings
-from support.certificates import Authority, convert_key
+from support.certificates import Authority, convert_key, self_signed
 from support.client import Answer, Client, check_health
 from support.runner import RunnerProcess
 from support.secret_volume import SecretVolume
@@ -35,9 +34,9 @@ from support.server import free_port
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Installation]:
-    """Python has the port: a front speaks plain text alone."""
+    """TLS and tokens are krm-front's."""
     with ExitStack() as stack:
-        yield Installation(tmp_path, stack, front="off")
+        yield Installation(tmp_path, stack, front=front_of("front"))
 
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
@@ -141,15 +140,18 @@ async def test_callers_must_show_a_certificate_of_the_ca(site: Site) -> None:
 
 async def test_probes_have_a_port_in_plain_text_with_health_and_nothing_else(site: Site) -> None:
     port = free_port()
-    runner = site.start(*tls(site.volume(), clients=True), f"--health-port={port}", "--shutdown-delay=1s")
+    runner = site.start(
+        *tls(site.volume(), clients=True), f"--health-port={port}", "--shutdown-delay=30s", "--shutdown-timeout=60s"
+    )
     runner.wait_for_line("event=serving")
     async with Client(f"localhost:{port}") as client:
         assert (await check_health(client.channel)).status == HealthCheckResponse.SERVING
         assert (await client.evaluate(site.image, LIST)).code == "UNIMPLEMENTED"
         runner.process.terminate()
-        runner.wait_for_line("event=stopping")
-        assert (await check_health(client.channel)).status == HealthCheckResponse.NOT_SERVING
-    assert runner.wait() == 0
+        async with asyncio.timeout(20):
+            while (await check_health(client.channel)).status != HealthCheckResponse.NOT_SERVING:
+                await asyncio.sleep(0.02)
+    assert runner.stop() == 128 + signal.SIGTERM, "the second signal ends the delay"
 
 
 @pytest.mark.parametrize("port", ["--health-port={}", "--port={}"])
@@ -175,10 +177,7 @@ def refusal(*flags: str) -> tuple[int, str]:
 def load(*flags: str) -> None:
     """What is read before anything starts, without a process for each."""
     security = parse_settings(["--disable-runtimes=exec,pod", *flags], {}).security
-    if (files := security.certificates) is not None:
-        ServerCertificates(files.certificate, files.key, security.client_cas)
-    if security.tokens is not None:
-        BearerTokens.parse(read_bounded(security.tokens), source=str(security.tokens))
+    read_credentials(security)
 
 
 def test_wrong_files_are_one_line_and_exit_code_2(site: Site) -> None:
@@ -221,6 +220,22 @@ def test_wrong_files_are_one_line_and_exit_code_2(site: Site) -> None:
     ):
         code, text = refusal(*flags)
         assert (code, message in text) == (2, True), text
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "why"),
+    [
+        ("2001", "2002", "certificate has expired"),
+        ("2098", "2099", "certificate is not yet valid"),
+        ("2001", "2099", ""),
+    ],
+)
+def test_a_certificate_that_is_not_valid_now_is_reported_and_served(site: Site, start: str, end: str, why: str) -> None:
+    certificate, key = self_signed(site.directory / start, start=start, end=end)
+    runner = site.start(f"--tls-cert-file={certificate}", f"--tls-key-file={key}")
+    runner.wait_for_line("event=serving")
+    reports = [line for line in runner.lines if "callers will not trust the certificate" in line]
+    assert [(f"path={certificate} " in line, f'why="{why}"' in line) for line in reports] == [(True, True)] * bool(why)
 
 
 # --- files that are replaced --------------------------------------------------------------------------------------
@@ -353,7 +368,7 @@ async def test_calls_need_a_token_and_health_and_reflection_need_none(site: Site
         assert "evaluator.FunctionEvaluator" in [one.name for one in answered.list_services_response.service]
         await stream.done_writing()
     line = runner.wait_for_line("event=evaluated .*UNAUTHENTICATED.*").string
-    assert re.search(r"request_bytes=0 .*peer=ipv[46]:", line)
+    assert re.search(r"request_bytes=0 .*peer=\S+:\d+", line)
     assert not [line for line in runner.lines if OLD in line or NEW in line]
 
 

@@ -37,6 +37,28 @@ class Authority:
         return certificate, key
 
 
+def self_signed(directory: Path, *, start: str, end: str) -> tuple[Path, Path]:
+    """A server's certificate and key, valid between two years."""
+    directory.mkdir(parents=True)
+    configuration, request = directory / "ca.conf", directory / "request"
+    certificate, key = directory / "tls.crt", directory / "tls.key"
+    configuration.write_text(
+        f"[ca]\ndefault_ca = own\n[own]\ndatabase = {directory}/index\nnew_certs_dir = {directory}\nrand_serial = yes\n"
+        "default_md = sha256\npolicy = any\nx509_extensions = server\n[any]\ncommonName = supplied\n"
+        "[server]\nsubjectAltName = DNS:localhost\n"
+    )
+    (directory / "index").touch()
+    _openssl(
+        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=localhost",
+        "-keyout", str(key), "-out", str(request),
+    )  # fmt: skip
+    _openssl(
+        "ca", "-batch", "-config", str(configuration), "-selfsign", "-in", str(request), "-keyfile", str(key),
+        "-notext", "-startdate", f"{start}0101000000Z", "-enddate", f"{end}0101000000Z", "-out", str(certificate),
+    )  # fmt: skip
+    return certificate, key
+
+
 def convert_key(key: Path, *arguments: str) -> Path:
     """The same key in another form."""
     converted = key.with_suffix(".converted.key")

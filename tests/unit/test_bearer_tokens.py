@@ -1,12 +1,12 @@
-"""Tokens of callers: how they are written down, and what is said of those that do not count."""
+"""Tokens of callers: how a file of them is written, and which files are refused."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import hashlib
 
-from krm_runner.core.bearer_tokens import BearerTokens, authorization, secret_lines
+import pytest
+
+from krm_runner.core.bearer_tokens import BearerTokens, secret_lines
 from krm_runner.core.errors import ConfigurationError
 
 OLD, NEW = "b2xkIHRva2VuIG9sZCB0b2tlbg==", "bmV3IHRva2VuIG5ldyB0b2tlbg=="
@@ -17,33 +17,8 @@ def tokens(text: bytes = FILE) -> BearerTokens:
     return BearerTokens.parse(text, source="tokens")
 
 
-@pytest.mark.parametrize("shown", [f"Bearer {OLD}", f"bearer {NEW}", f"BEARER   {NEW}", authorization(OLD)])
-def test_every_token_of_the_file_counts(shown: str) -> None:
-    assert tokens().fault([shown]) == ""
-
-
-@pytest.mark.parametrize(
-    ("shown", "why"),
-    [
-        ([], 'the call has no token; send "authorization: Bearer <token>" in its metadata'),
-        (["Basic dXNlcjpwYXNzd29yZA=="], '"authorization" is no token'),
-        ([OLD], '"authorization" is no token'),
-        ([f"Bearer {OLD}", f"Bearer {OLD}"], "once"),
-        ([f"Bearer {OLD[:-1]}"], "not, or no longer, accepted"),
-        ([f"Bearer {OLD} "], "not, or no longer, accepted"),
-        (["Bearer "], "not, or no longer, accepted"),
-        (["Bearer # since spring"], "not, or no longer, accepted"),
-        (["Bearer \udc80"], "not, or no longer, accepted"),
-    ],
-)
-def test_what_does_not_count_is_said(shown: list[str], why: str) -> None:
-    assert why in tokens().fault(shown)
-
-
-@given(st.text())
-def test_nothing_else_is_let_in_and_nothing_breaks_the_look(text: str) -> None:
-    assert tokens().fault([text]) != ""
-    assert tokens().fault([f"Bearer {text}"]) != ""
+def test_of_every_token_of_the_file_its_digest_is_kept() -> None:
+    assert tokens().digests == tuple(hashlib.sha256(token.encode()).digest() for token in (OLD, NEW))
 
 
 @pytest.mark.parametrize(

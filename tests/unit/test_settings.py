@@ -12,6 +12,7 @@ from krm_runner.core.duration import duration
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.settings import SERVE_FLAGS, Settings, StandbySettings, parse_settings
 from krm_runner.settings.go_flags import render_help
+from krm_runner.telemetry.exporters import Sampler
 
 POD_ENVIRONMENT = {"WRAPPER_SERVER_IMAGE": "example.com/wrapper:v1"}
 ROOT = Path(__file__).parent.parent.parent
@@ -110,11 +111,10 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
         (["--standby-max-age=0s"], 'invalid value "0s" for --standby-max-age: it takes a duration longer than zero'),
         (["--front="], 'invalid value "" for --front: it takes auto, off or the path of krm-front'),
         (
-            ["--front=./krm-front", "--tls-cert-file=a", "--tls-key-file=b"],
-            "--front=krm-front cannot be used with --tls-cert-file; leave out one of the two",
+            ["--front=off", "--tls-cert-file=a", "--tls-key-file=b"],
+            "--front=off cannot be used with --tls-cert-file: only krm-front serves that",
         ),
-        (["--front=/x", "--auth-token-file=t"], "--front=/x cannot be used with --auth-token-file"),
-        (["--front=/x", "--log-level=5"], "--front=/x cannot be used with --log-level=5"),
+        (["--front=off", "--auth-token-file=t"], "--front=off cannot be used with --auth-token-file"),
         (["--log-level=6"], "it takes a whole number from 0 to 5"),
         (["--log-format=xml"], "it takes one of text, json"),
         (["--disable-runtimes=docker"], "it takes runtimes separated by commas, of exec, pod"),
@@ -200,10 +200,9 @@ def test_the_front() -> None:
     assert settings().server.front == "auto"
     assert settings("--front=off").server.front == "off"
     assert settings("--front", "/opt/krm-front").server.front == Path("/opt/krm-front")
-    assert settings().obstacle_to_a_front == ""
-    assert settings("--log-level=5").obstacle_to_a_front == "--log-level=5"
-    assert settings("--tls-cert-file=a", "--tls-key-file=b").obstacle_to_a_front == "--tls-cert-file"
-    assert settings("--auth-token-file=t", "--front=off").obstacle_to_a_front == "--auth-token-file"
+    assert settings("--log-level=5").needs_front == ""
+    assert settings("--tls-cert-file=a", "--tls-key-file=b").needs_front == "--tls-cert-file"
+    assert settings("--auth-token-file=t").needs_front == "--auth-token-file"
 
 
 def test_images_and_registries() -> None:
@@ -227,15 +226,26 @@ def test_exporters() -> None:
     ).exporters
     assert (found.metrics, found.prometheus_host, found.prometheus_port) == ("prometheus", "0.0.0.0", 9999)
     assert found.traces == "otlp"
+    for name, argument, expected in (
+        ("", "", Sampler(follows_caller=True, share=1)),
+        ("always_off", "0.5", Sampler(follows_caller=False, share=0)),
+        ("traceidratio", "0.5", Sampler(follows_caller=False, share=0.5)),
+        ("parentbased_traceidratio", "", Sampler(follows_caller=True, share=1)),
+    ):
+        traced = settings(OTEL_TRACES_EXPORTER="otlp", OTEL_TRACES_SAMPLER=name, OTEL_TRACES_SAMPLER_ARG=argument)
+        assert traced.exporters.sampler == expected
+    assert settings(OTEL_TRACES_SAMPLER="unknown").exporters.traces == "none", "it is not read without traces"
     assert settings(OTEL_SDK_DISABLED="true", OTEL_TRACES_EXPORTER="otlp").exporters.traces == "none"
     for name, value in (
         ("OTEL_METRICS_EXPORTER", "statsd"),
         ("OTEL_TRACES_EXPORTER", "zipkin"),
         ("OTEL_EXPORTER_PROMETHEUS_PORT", "http"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "smoke"),
+        ("OTEL_TRACES_SAMPLER", "dice"),
+        ("OTEL_TRACES_SAMPLER_ARG", "nan"),
     ):
         with pytest.raises(ConfigurationError, match=f'invalid value "{value}" for {name}'):
-            settings(**{name: value})
+            settings(**({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "traceidratio"} | {name: value}))
 
 
 def test_help_has_every_flag_on_one_line_in_the_groups_of_the_specification() -> None:

@@ -36,9 +36,9 @@ impl EvaluationError {
         Self::new(Code::InvalidArgument, "INVALID_REQUEST", message)
     }
 
-    /// The caller does not show the token of this pod.
-    pub fn unauthenticated(why: &str) -> Self {
-        Self::new(Code::Unauthenticated, "UNAUTHENTICATED", format!("{why} (this pod has a token)"))
+    /// The caller does not show a token that is accepted here.
+    pub fn unauthenticated(message: String) -> Self {
+        Self::new(Code::Unauthenticated, "UNAUTHENTICATED", message)
     }
 
     /// The function ran and ended with a non-zero exit code or by a signal.

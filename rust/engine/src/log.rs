@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 static VERBOSITY: AtomicU8 = AtomicU8::new(2);
+/// For a reader that makes no progress at all.
+const PATIENCE_MILLISECONDS: libc::c_int = 1000;
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
@@ -65,11 +67,20 @@ impl Line {
     }
 
     pub fn write(self) {
+        self.write_within(0);
+    }
+
+    /// Write a line that may be much longer than a pipe holds, for debugging: wait a little for the reader.
+    pub fn write_patiently(self) {
+        self.write_within(PATIENCE_MILLISECONDS);
+    }
+
+    fn write_within(self, milliseconds: libc::c_int) {
         if let Some(line) = self.0 {
             let line = line.finished();
             let mut stderr = std::io::stderr().lock();
             for part in line.as_bytes().chunks(libc::PIPE_BUF) {
-                if !takes_bytes(stderr.as_raw_fd()) || stderr.write_all(part).is_err() {
+                if !takes_bytes(stderr.as_raw_fd(), milliseconds) || stderr.write_all(part).is_err() {
                     return;
                 }
             }
@@ -104,10 +115,10 @@ impl Text {
 
 /// Whether a write of at most `PIPE_BUF` bytes returns at once: one that waits would stop every call, and health too.
 /// (The descriptor is shared with whoever started us, so it must not be made non-blocking.)
-fn takes_bytes(descriptor: RawFd) -> bool {
+fn takes_bytes(descriptor: RawFd, milliseconds: libc::c_int) -> bool {
     let mut watched = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one entry, as is said.
-    unsafe { libc::poll(&raw mut watched, 1, 0) == 1 }
+    unsafe { libc::poll(&raw mut watched, 1, milliseconds) == 1 }
 }
 
 /// On one line, and without anything that a terminal would obey.
@@ -186,8 +197,8 @@ mod tests {
     #[test]
     fn a_full_pipe_takes_nothing() {
         let (_reader, mut writer) = std::io::pipe().unwrap();
-        assert!(takes_bytes(writer.as_raw_fd()));
-        while takes_bytes(writer.as_raw_fd()) {
+        assert!(takes_bytes(writer.as_raw_fd(), 0));
+        while takes_bytes(writer.as_raw_fd(), 0) {
             writer.write_all(&[0; libc::PIPE_BUF]).unwrap();
         }
     }

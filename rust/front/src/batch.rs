@@ -29,11 +29,11 @@ impl Batch {
                 if self.has_call(id, connection) =>
             {
                 let place = self.promised[&id];
-                if let News::Call(Call { image, message_bytes, .. }) = &mut self.news[place] {
-                    let (image, message_bytes) = (std::mem::take(image), *message_bytes);
+                if let News::Call(Call { image, message_bytes, span, .. }) = &mut self.news[place] {
+                    let (image, message_bytes, span) = (std::mem::take(image), *message_bytes, span.take());
                     self.promised.remove(&id);
                     self.news[place] =
-                        News::Served(Served { image, connection, message_bytes, answered: Some(answered) });
+                        News::Served(Served { image, connection, message_bytes, answered: Some(answered), span });
                 }
             }
             news => {
@@ -97,6 +97,7 @@ mod tests {
             connection: 3,
             message_bytes: 7,
             answered: Some(Answered { response_bytes: 9, log_bytes: 1, seconds: 0.5 }),
+            span: None,
         };
         assert_eq!(said([first, second.clone(), answered(1, 3)]), [News::Served(served), second]);
     }

@@ -12,27 +12,33 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::call::Outcome;
 use engine::errors::EvaluationError;
+use engine::log::{Level, Line};
 use engine::process::Start;
 use engine::rpc::evaluate::{LONGEST_TIMEOUT, time_for, timeout_of};
+use engine::rpc::messages::EvaluateFunctionResponse;
 use engine::rpc::router::Evaluator;
+use http::request::Parts;
 use http::{HeaderMap, Request, Response};
+use prost::Message;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tonic::body::Body;
+use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 
+use crate::credentials::Credentials;
 use crate::functions::{Functions, LocalFunction};
-use crate::incoming::{Budget, Incoming, LONGEST_IMAGE, Seen, read};
+use crate::incoming::{Budget, Incoming, LONGEST_IMAGE, PREFIX, Seen, read};
 use crate::link::{AFTER_THE_ANSWER, LATER, Link};
-use crate::messages::{self, Answered, Call, Forwarded, Header, News, Refuse};
+use crate::messages::{self, Answered, Call, Forwarded, News, Refuse, Sampler};
 use crate::pods::{Passed, Pods, forward};
 use crate::promises::{Place, Promises};
 use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
 use crate::record::Record;
 use crate::reply::Reply;
+use crate::trace::Trace;
 
-const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 /// How long after a call's deadline the runner may still tell its caller why.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long before the caller's deadline it is answered in any case. The runner's own margin is larger.
@@ -47,6 +53,10 @@ pub struct Front {
     pub pods: Pods,
     pub promises: Promises,
     pub pulse: Arc<Pulse>,
+    pub credentials: Arc<Credentials>,
+    /// Nothing where calls are not traced.
+    pub sampler: Option<Sampler>,
+    pub logs_payloads: bool,
     pub budget: Budget,
     pub message_limit: usize,
     pub default_timeout: Duration,
@@ -87,7 +97,13 @@ impl Evaluator for Front {
         self.census.arrived.fetch_add(1, Ordering::Relaxed);
         let present = Counted::new(&self.census, |census| &census.present);
         let (parts, body) = request.into_parts();
-        match self.answer(&parts.headers, body).await {
+        let trace = self.sampler.map(|sampler| Trace::begin(&sampler, &parts.headers));
+        let record = Record::new(self.link.clone(), time_for(&parts.headers, self.default_timeout), trace);
+        // Before anything of its message is read.
+        if let Some(why) = self.credentials.fault(&parts.headers) {
+            return refuse(record, why, &parts).into_http();
+        }
+        match self.answer(record, &parts.headers, body).await {
             Ok(reply) => reply.into_response(present),
             Err(status) => status.into_http(),
         }
@@ -103,8 +119,7 @@ enum Event {
 }
 
 impl Front {
-    async fn answer(&self, headers: &HeaderMap, body: Body) -> Result<Reply, Status> {
-        let mut record = Record::new(self.link.clone(), time_for(headers, self.default_timeout));
+    async fn answer(&self, mut record: Record, headers: &HeaderMap, body: Body) -> Result<Reply, Status> {
         let seen = Seen::default();
         let mut cancelling = self.cancelling.clone();
         let read = tokio::select! {
@@ -124,6 +139,9 @@ impl Front {
             Err(error) => return Err(record.fail(&error)),
         };
         record.received(incoming.message_size());
+        if self.logs_payloads {
+            log_payload("request", &record.image, &incoming.request.resource_list);
+        }
         let length = incoming.request.image.chars().count();
         if length > LONGEST_IMAGE {
             // So long a name is not worth a question.
@@ -160,6 +178,9 @@ impl Front {
         match outcome {
             Ok(outcome) => {
                 record.succeed(&outcome);
+                if self.logs_payloads {
+                    log_payload("response", &record.image, &outcome.stdout);
+                }
                 let reply = Reply::of(outcome, self.message_limit);
                 record.answered(reply.message_size);
                 Ok(reply)
@@ -195,7 +216,8 @@ impl Front {
         let news = News::Call(call(question.id, &record, headers, &incoming, place.as_ref()));
         let mut connection = place.as_ref().map_or(0, Place::connection);
         let mut forwarding = place.map(|place| {
-            let (order, by) = place.order(question.id, record.remaining());
+            let (mut order, by) = place.order(question.id, record.remaining());
+            order.headers.extend(record.trace_headers());
             Box::pin(forward(by, order, incoming.framed.clone(), self.message_limit))
         });
         let mut news = Some(news);
@@ -229,8 +251,9 @@ impl Front {
                     };
                     return self.execute(record, &function, incoming).await;
                 }
-                Event::Answer(Answer::Forward(order, by)) => {
+                Event::Answer(Answer::Forward(mut order, by)) => {
                     connection = order.connection;
+                    order.headers.extend(record.trace_headers());
                     let passing = forward(by, order, incoming.framed.clone(), self.message_limit);
                     forwarding = Some(Box::pin(passing));
                 }
@@ -239,6 +262,11 @@ impl Front {
                     return Err(status_of(refuse));
                 }
                 Event::Passed(Passed::Answered { framed, log_bytes }) => {
+                    if self.logs_payloads
+                        && let Ok(response) = EvaluateFunctionResponse::decode(framed.slice(PREFIX..))
+                    {
+                        log_payload("response", &record.image, &response.resource_list);
+                    }
                     let reply = Reply::passed_on(framed);
                     let answered = Answered {
                         response_bytes: reply.message_size as u64,
@@ -275,6 +303,20 @@ impl Front {
     }
 }
 
+/// The answer to a caller without a token that is accepted.
+fn refuse(mut record: Record, why: &str, parts: &Parts) -> Status {
+    let message = format!("{why} (this runner has --auth-token-file)");
+    let status = record.fail(&EvaluationError::unauthenticated(message));
+    let peer = parts.extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+    record.note("peer", peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()));
+    status
+}
+
+fn log_payload(event: &str, image: &str, list: &[u8]) {
+    let list = String::from_utf8_lossy(list);
+    Line::new(Level::Debug, event).with("image", image).with("resource_list", list).write_patiently();
+}
+
 /// When the caller is answered, whether the runner has said anything or not: before the deadline that the caller set, at
 /// which the server would answer CANCELLED in our place.
 fn last_moment(record: &Record, headers: &HeaderMap) -> Instant {
@@ -287,16 +329,12 @@ fn last_moment(record: &Record, headers: &HeaderMap) -> Instant {
 fn call(id: u64, record: &Record, headers: &HeaderMap, incoming: &Incoming, place: Option<&Place>) -> Call {
     let timeout =
         timeout_of(headers).map(|timeout| timeout.min(LONGEST_TIMEOUT).saturating_sub(record.started.elapsed()));
-    let trace = TRACE_HEADERS.iter().filter_map(|name| {
-        let value = headers.get(*name)?.to_str().ok()?;
-        Some(Header { name: (*name).to_owned(), value: value.to_owned() })
-    });
     Call {
         id,
         image: incoming.request.image.clone(),
         message_bytes: incoming.message_size() as u64,
         timeout_seconds: timeout.map(|timeout| timeout.as_secs_f64()),
-        headers: trace.collect(),
+        span: record.span(),
         is_promised: place.is_some(),
         connection: place.map_or(0, Place::connection),
         said_at: monotonic_seconds(),
@@ -324,7 +362,7 @@ mod tests {
     async fn a_caller_is_answered_before_the_deadline_that_it_set_and_after_the_runners_own_margin() {
         let mut headers = HeaderMap::new();
         headers.insert("grpc-timeout", "500m".parse().unwrap());
-        let record = Record::new(Link::to_nobody(), time_for(&headers, Duration::from_secs(600)));
+        let record = Record::new(Link::to_nobody(), time_for(&headers, Duration::from_secs(600)), None);
         let moment = last_moment(&record, &headers);
         assert!(moment < record.started + Duration::from_millis(500));
         assert!(moment > record.deadline, "the runner has a little time to say why");

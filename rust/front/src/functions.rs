@@ -79,12 +79,10 @@ impl Functions {
         }
         let function = found.map_or_else(|| self.make(run, &known), Ok)?;
         known.by_name.entry(run.function.clone()).or_insert_with(|| Arc::clone(&function));
-        if run.remember {
-            if known.by_image.len() >= MOST_IMAGES {
-                known.by_image.clear();
-            }
-            known.by_image.insert(image.to_owned(), Arc::clone(&function));
+        if known.by_image.len() >= MOST_IMAGES {
+            known.by_image.clear();
         }
+        known.by_image.insert(image.to_owned(), Arc::clone(&function));
         Ok(function)
     }
 
@@ -213,12 +211,12 @@ mod tests {
         Functions::new(Link::to_nobody(), &configured, Arc::default())
     }
 
-    fn run(function: &str, remember: bool) -> Run {
-        Run { function: function.into(), path: b"/bin/cat".to_vec(), remember, ..Run::default() }
+    fn run(function: &str) -> Run {
+        Run { function: function.into(), path: b"/bin/cat".to_vec(), ..Run::default() }
     }
 
-    fn named(functions: &Functions, remember: bool, image: &str) -> Arc<LocalFunction> {
-        functions.named(&run("f", remember), image, functions.edition()).unwrap()
+    fn named(functions: &Functions, image: &str) -> Arc<LocalFunction> {
+        functions.named(&run("f"), image, functions.edition()).unwrap()
     }
 
     #[test]
@@ -226,7 +224,7 @@ mod tests {
         let functions = functions();
         let before = functions.edition();
         functions.forget(&HashMap::new());
-        functions.named(&run("f", true), "a", before).unwrap();
+        functions.named(&run("f"), "a", before).unwrap();
         assert!(functions.of_image("a").is_none());
         assert!(functions.known().by_name.is_empty(), "it would keep processes that nobody wants");
     }
@@ -235,16 +233,15 @@ mod tests {
     fn an_image_is_known_once_the_runner_said_so_and_until_it_forgets() {
         let functions = functions();
         assert!(functions.of_image("a").is_none());
-        let first = named(&functions, true, "a");
-        let again = named(&functions, false, "b");
+        let first = named(&functions, "a");
+        let again = named(&functions, "b");
         assert!(Arc::ptr_eq(&first, &again));
-        assert!(functions.of_image("a").is_some());
-        assert!(functions.of_image("b").is_none(), "it was not to be remembered");
+        assert!(functions.of_image("a").is_some() && functions.of_image("b").is_some());
         functions.forget(&HashMap::from([("f".to_owned(), 0)]));
         assert!(functions.of_image("a").is_none());
-        assert!(Arc::ptr_eq(&first, &named(&functions, true, "a")), "what it learnt is kept");
+        assert!(Arc::ptr_eq(&first, &named(&functions, "a")), "what it learnt is kept");
         functions.forget(&HashMap::from([("f".to_owned(), 1)]));
-        assert!(!Arc::ptr_eq(&first, &named(&functions, true, "a")));
+        assert!(!Arc::ptr_eq(&first, &named(&functions, "a")));
         functions.forget(&HashMap::new());
         assert!(functions.known().by_name.is_empty());
     }
@@ -253,7 +250,7 @@ mod tests {
     fn spellings_without_number_do_not_fill_the_memory() {
         let functions = functions();
         for number in 0..3 * MOST_IMAGES {
-            named(&functions, true, &number.to_string());
+            named(&functions, &number.to_string());
         }
         assert!(functions.known().by_image.len() <= MOST_IMAGES);
     }

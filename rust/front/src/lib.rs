@@ -6,15 +6,18 @@
 //!
 //! From the bottom up: `messages`, `batch` and `link` are the conversation with the runner; `incoming`, `skimming` and `reply` the
 //! bytes of a call; `record` what the runner is told about one that was executed here; `functions` executes, by the engine
-//! of the wrapper server; `pods` forwards; `promises` has the pods that calls get without a question; `questions` keeps the
+//! of the wrapper server; `trace` gives calls their place in a trace; `pods` forwards; `promises` has the pods that calls get without a question; `questions` keeps the
 //! calls that the runner was asked about; `calls` is one call from its arrival to its answer; `pulse` knows whether the
-//! runner is there; `serve` wires it together.
+//! runner is there; `credentials`, `listener` and `health_port` let callers in; `serve` wires it together.
 
 pub mod batch;
 pub mod calls;
+pub mod credentials;
 pub mod functions;
+pub mod health_port;
 pub mod incoming;
 pub mod link;
+pub mod listener;
 pub mod messages;
 pub mod pods;
 pub mod promises;
@@ -24,3 +27,4 @@ pub mod record;
 pub mod reply;
 pub mod serve;
 pub mod skimming;
+pub mod trace;

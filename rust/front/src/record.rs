@@ -14,7 +14,8 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::link::Link;
-use crate::messages::{Ended, News};
+use crate::messages::{Ended, Header, News, Span};
+use crate::trace::Trace;
 
 const MAX_LOGGED_ERROR: usize = 4096;
 /// Of severity error, of a function that succeeded: the caller has them all.
@@ -32,12 +33,13 @@ pub struct Record {
     pub image: String,
     ended: Ended,
     turn: Option<Turn>,
+    trace: Option<Trace>,
     /// The runner has the call, and tells its end itself.
     is_handed_over: bool,
 }
 
 impl Record {
-    pub fn new(link: Link, time: Duration) -> Self {
+    pub fn new(link: Link, time: Duration, trace: Option<Trace>) -> Self {
         let started = Instant::now();
         Self {
             link,
@@ -46,8 +48,24 @@ impl Record {
             image: String::new(),
             ended: Ended::default(),
             turn: None,
+            trace,
             is_handed_over: false,
         }
+    }
+
+    /// What is reported of the call's span; nothing if it is not traced.
+    pub fn span(&self) -> Option<Span> {
+        self.trace.as_ref().and_then(Trace::sampled)
+    }
+
+    /// The headers that a pod gets with the call.
+    pub fn trace_headers(&self) -> impl Iterator<Item = Header> {
+        self.trace.iter().flat_map(Trace::headers)
+    }
+
+    /// Add a fact to the call's log line.
+    pub fn note(&mut self, name: &str, value: String) {
+        self.ended.facts.insert(name.to_owned(), value);
     }
 
     /// Until its deadline.
@@ -135,6 +153,7 @@ impl Drop for Record {
             why.clone_into(&mut ended.error);
         }
         ended.image = std::mem::take(&mut self.image);
+        ended.span = self.span();
         ended.seconds = self.started.elapsed().as_secs_f64();
         self.link.tell(News::Ended(ended));
     }

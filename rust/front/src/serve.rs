@@ -1,32 +1,30 @@
 //! The program from start to end: what the runner hands over and configures, wired together.
 
 use std::io;
-use std::net::TcpListener as StdTcpListener;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::log::{Level, Line};
 use engine::process::family::Family;
 use engine::rpc::health::Health;
 use engine::rpc::messages::ServingStatus;
 use engine::rpc::router::router;
 use engine::{log, memory};
-use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tokio_stream::StreamExt;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 use crate::calls::{Census, Front};
+use crate::credentials::Credentials;
 use crate::functions::Functions;
+use crate::health_port;
 use crate::incoming::{Budget, UNPACKED_AT_ONCE};
 use crate::link::{self, Link, Orders};
+use crate::listener;
 use crate::messages::{Configure, HealthAnswer, News, Order, Ready};
 use crate::pods::{Connection, NAMES_AT_ONCE, Pods, ask_health};
 use crate::promises::Promises;
@@ -34,10 +32,10 @@ use crate::pulse::Pulse;
 use crate::questions::{Answer, Questions};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-const USAGE: &str = "usage: krm-front LISTENING LINK
+const USAGE: &str = "usage: krm-front LISTENING LINK [HEALTH]
 
-The port of krm-runner: `krm-runner serve` starts it, and hands over two descriptors, a socket that listens and one that
-leads back to the runner. It is of no use by itself.";
+The port of krm-runner: `krm-runner serve` starts it and hands over descriptors: a socket that listens, one that leads back to
+the runner, and a socket that listens for probes, if there is a port for them. It is of no use by itself.";
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
 const FRAME_SIZE: u32 = 256 * 1024;
@@ -45,10 +43,11 @@ const FRAME_SIZE: u32 = 256 * 1024;
 /// everybody's calls.
 const MAX_STREAMS: u32 = 4096;
 const KEEPALIVE: Duration = Duration::from_secs(60);
+/// The verbosity that logs resource lists.
+const PAYLOADS: u32 = 5;
 /// Names that are looked up do not keep messages from being unpacked.
 const BLOCKING_THREADS: usize = NAMES_AT_ONCE + UNPACKED_AT_ONCE;
 const CLEAN_UP_INTERVAL: Duration = Duration::from_secs(2);
-const NEXT_ACCEPT: Duration = Duration::from_millis(100);
 const LOAD_INTERVAL: Duration = Duration::from_millis(250);
 /// How long peers have to close their connections after the last answer.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
@@ -56,13 +55,14 @@ const LAST_LOOK: Duration = Duration::from_millis(20);
 
 pub fn main(arguments: &[String]) -> ExitCode {
     let descriptors: Option<Vec<RawFd>> = arguments.iter().map(|text| text.parse().ok()).collect();
-    let Some([listening, link]) = descriptors.as_deref() else {
+    let Some([listening, link, probed @ ..]) = descriptors.as_deref().filter(|found| found.len() <= 3) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    // SAFETY: they were opened for us, and nobody else has them.
-    let (listening, link) = unsafe { (OwnedFd::from_raw_fd(*listening), OwnedFd::from_raw_fd(*link)) };
-    match start(listening, link) {
+    // SAFETY: the runner opened them for this process, and no other code has them.
+    let owned = |descriptor: &RawFd| unsafe { OwnedFd::from_raw_fd(*descriptor) };
+    let sockets = Sockets { listening: owned(listening), link: owned(link), probed: probed.first().map(owned) };
+    match start(sockets) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("krm-front: {error}");
@@ -71,7 +71,14 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn start(listening: OwnedFd, link: OwnedFd) -> io::Result<()> {
+/// What the runner hands over.
+struct Sockets {
+    listening: OwnedFd,
+    link: OwnedFd,
+    probed: Option<OwnedFd>,
+}
+
+fn start(sockets: Sockets) -> io::Result<()> {
     // Whoever ends the service tells the runner, and that tells us. A supervisor may send its signal to all processes.
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         // SAFETY: no handler is installed; functions are started with default dispositions.
@@ -82,28 +89,16 @@ fn start(listening: OwnedFd, link: OwnedFd) -> io::Result<()> {
     memory::keep_while_busy();
     // One thread speaks gRPC; the others each run one function.
     let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()?;
-    let outcome = runtime.block_on(serve(listening, link, Arc::clone(&family)));
+    let outcome = runtime.block_on(serve(sockets, Arc::clone(&family)));
     // Whoever still lives belongs to a call that nobody waits for.
     family.kill_all();
     runtime.shutdown_timeout(LAST_ANSWERS);
     outcome
 }
 
-async fn serve(listening: OwnedFd, link: OwnedFd, family: Arc<Family>) -> io::Result<()> {
-    let listener = StdTcpListener::from(listening);
-    listener.set_nonblocking(true)?;
-    let incoming = TcpIncoming::from(TcpListener::from_std(listener)?)
-        .with_nodelay(Some(true))
-        .with_keepalive(Some(KEEPALIVE))
-        .then(|accepted| async {
-            if let Err(error) = &accepted {
-                // For lack of descriptors, mostly: at once it would be the same again.
-                Line::new(Level::Warning, "a connection cannot be accepted").with("error", error).write();
-                sleep(NEXT_ACCEPT).await;
-            }
-            accepted
-        });
-    let (link, mut orders, writer) = link::open(link)?;
+async fn serve(sockets: Sockets, family: Arc<Family>) -> io::Result<()> {
+    let incoming = listener::incoming(sockets.listening.into())?;
+    let (link, mut orders, writer) = link::open(sockets.link)?;
     let Some(Order::Configure(configured)) = orders.next().await? else {
         return Err(io::Error::other("the runner did not say how to serve"));
     };
@@ -117,10 +112,17 @@ async fn serve(listening: OwnedFd, link: OwnedFd, family: Arc<Family>) -> io::Re
     if configured.json_log {
         log::set_json();
     }
+    let credentials = configured.credentials.clone().unwrap_or_default();
+    let credentials = Arc::new(Credentials::new(&credentials).map_err(io::Error::other)?);
     let (cancel, cancelling) = watch::channel(false);
     let health = Arc::new(Health::new(ServingStatus::NotServing));
     let pulse = Arc::new(Pulse::new(seconds(configured.longest_silence_seconds), Arc::clone(&health)));
-    let front = Arc::new(front(&configured, link.clone(), Arc::clone(&family), pulse, cancelling));
+    let front =
+        Arc::new(front(&configured, link.clone(), Arc::clone(&family), pulse, cancelling, Arc::clone(&credentials)));
+    if let Some(probed) = sockets.probed {
+        tokio::spawn(health_port::serve(listener::incoming(probed.into())?, Arc::clone(&health)));
+    }
+    let (connections, accepting) = listener::accept(incoming, credentials);
     let drain = Arc::<Notify>::default();
     let control = Control { front: Arc::clone(&front), health: Arc::clone(&health), drain: Arc::clone(&drain), cancel };
     let mut ordered = tokio::spawn(control.obey(orders));
@@ -136,6 +138,7 @@ async fn serve(listening: OwnedFd, link: OwnedFd, family: Arc<Family>) -> io::Re
         let draining = Arc::clone(&draining);
         async move {
             drain.notified().await;
+            accepting.abort();
             draining.notify_one();
         }
     };
@@ -146,7 +149,7 @@ async fn serve(listening: OwnedFd, link: OwnedFd, family: Arc<Family>) -> io::Re
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
         .http2_keepalive_interval(Some(KEEPALIVE))
-        .serve_with_incoming_shutdown(router(Arc::clone(&front), health), incoming, end);
+        .serve_with_incoming_shutdown(router(Arc::clone(&front), health), connections, end);
     let outcome = tokio::select! {
         served = serving => served.map_err(io::Error::other),
         // A peer that does not close its connection must not keep us.
@@ -166,6 +169,7 @@ fn front(
     family: Arc<Family>,
     pulse: Arc<Pulse>,
     cancelling: watch::Receiver<bool>,
+    credentials: Arc<Credentials>,
 ) -> Front {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Front {
@@ -175,6 +179,9 @@ fn front(
         pods: Pods::default(),
         promises: Promises::default(),
         pulse,
+        credentials,
+        sampler: configured.sampler,
+        logs_payloads: configured.verbosity >= PAYLOADS,
         budget: Budget::new(number(configured.max_request_memory)),
         message_limit: number(configured.message_limit),
         default_timeout: seconds(configured.default_timeout_seconds),
@@ -260,6 +267,7 @@ impl Control {
                     self.front.promises.withdraw(disconnect.connection);
                     self.front.pods.disconnect(disconnect.connection);
                 }
+                Order::Credentials(credentials) => self.front.credentials.replace(&credentials),
                 Order::Configure(_) => return Err(io::Error::other("the runner configures twice")),
             }
         }

@@ -83,7 +83,7 @@ impl Evaluation {
     ) -> Result<EvaluateFunctionResponse, EvaluationError> {
         // Before anything of the request is read.
         if let Some(why) = self.token.as_ref().and_then(|token| token.fault(&call.headers)) {
-            return Err(EvaluationError::unauthenticated(why));
+            return Err(EvaluationError::unauthenticated(format!("{why} (this pod has a token)")));
         }
         let ticket = self.executor.enter(&record.image, record.remaining())?;
         let _admitted = ticket.admitted().await;

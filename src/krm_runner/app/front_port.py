@@ -9,8 +9,6 @@ import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 
-from opentelemetry.trace import Tracer
-
 from krm_runner import __version__
 from krm_runner.app.event_loop import give_way
 from krm_runner.app.shares import function_memory, parallel_functions, request_memory
@@ -20,6 +18,7 @@ from krm_runner.core.function_table import FunctionTable
 from krm_runner.evaluators.chain import ChainEvaluator
 from krm_runner.evaluators.function_file import FunctionFile
 from krm_runner.front.calls import FrontCalls
+from krm_runner.front.credentials import CallerCredentials
 from krm_runner.front.link import Link
 from krm_runner.front.load import FrontLoad
 from krm_runner.front.local_functions import LocalFunctions
@@ -28,24 +27,42 @@ from krm_runner.front.promises import FrontPromises
 from krm_runner.front.server import LONGEST_SILENCE, FrontServer
 from krm_runner.process.cpus import usable_cpus
 from krm_runner.process.spawn import initial_environment
-from krm_runner.rpc._generated.front_pb2 import Configure
+from krm_runner.rpc._generated.front_pb2 import Configure, Sampler
 from krm_runner.rpc.call_record import CallTerms
-from krm_runner.settings import Settings
+from krm_runner.settings import FrontChoice, SecuritySettings, Settings
 from krm_runner.telemetry.metrics import EvaluationMetrics
+from krm_runner.telemetry.tracing import CallSpans
 
 _NAME = "krm-front"
 
 
 def find_front(settings: Settings) -> Path | None:
-    """The program that is to have the port; None when this process has it. ConfigurationError when it is not there."""
-    choice = settings.server.front
+    """Return the program that serves the port; None if this process does.
+
+    Raises ConfigurationError if the program is missing although it is named, or needed for TLS or tokens.
+    """
+    found = _find(settings.server.front)
+    if found is None and settings.needs_front:
+        raise ConfigurationError(
+            f"{settings.needs_front} needs krm-front, which is not installed; `make front` builds it, --front names it"
+        )
+    return found
+
+
+def read_credentials(security: SecuritySettings) -> CallerCredentials:
+    """Read the files of callers' certificates and tokens. Raises ConfigurationError if one is missing or broken."""
+    files = security.certificates
+    pair = (files.certificate, files.key) if files is not None else None
+    return CallerCredentials(pair=pair, client_cas=security.client_cas, tokens=security.tokens)
+
+
+def _find(choice: FrontChoice) -> Path | None:
     if isinstance(choice, Path):
         if not _is_program(choice):
             why = "it is not executable" if choice.exists() else "there is no such file"
             raise ConfigurationError(f"--front={choice} cannot be used: {why}")
         return choice.absolute()
-    has_runtimes = settings.exec is not None or settings.pod is not None
-    if choice == "off" or settings.obstacle_to_a_front or not has_runtimes:
+    if choice == "off":
         return None
     beside = Path(sys.executable).parent / _NAME
     if _is_program(beside):
@@ -68,10 +85,11 @@ class FrontPort:
         others: Sequence[Evaluator],
         *,
         functions: FunctionFile | None,
+        credentials: CallerCredentials,
         questions: PodQuestions,
-        promises: FrontPromises | None,
+        promises: FrontPromises,
         metrics: EvaluationMetrics,
-        tracer: Tracer | None,
+        spans: CallSpans | None,
     ) -> None:
         """`others` are asked about images that `functions` do not have. ServeError when a port cannot be had."""
         self.front = str(program)
@@ -85,7 +103,7 @@ class FrontPort:
             others=ChainEvaluator(others) if others else None,
             promises=promises,
             metrics=metrics,
-            tracer=tracer,
+            spans=spans,
             terms=CallTerms(
                 default_timeout=settings.server.default_timeout, default_prefix=settings.server.default_image_prefix
             ),
@@ -100,8 +118,8 @@ class FrontPort:
             health_port=settings.security.health_port,
         )
         self.number = self._server.port
-        if promises is not None:
-            promises.open(link.send, local)
+        self._credentials = credentials
+        promises.open(link.send, local)
         if functions is not None and local is not None:
             load.observe_functions()
 
@@ -122,14 +140,16 @@ class FrontPort:
 
     async def start(self) -> None:
         """See `app.port.Port`."""
-        await self._server.start(_configuration(self._settings), initial_environment())
+        await self._server.start(_configuration(self._settings, self._credentials), initial_environment())
         if self._settings.exec is None:
             # There are no local functions: those are the front's children, and this process must not come behind them.
             give_way(asyncio.get_running_loop())
 
     def background(self) -> list[Coroutine[object, object, None]]:
         """See `app.port.Port`."""
-        return [self._server.watch(), self._server.beat()]
+        credentials = self._credentials
+        following = credentials.loops(lambda: self._server.replace_credentials(credentials.message()))
+        return [self._server.watch(), self._server.beat(), *following.values()]
 
     def set_serving(self, serving: bool) -> None:
         """See `app.port.Port`."""
@@ -155,9 +175,11 @@ def _local_functions(settings: Settings, functions: FunctionFile | None) -> Loca
     )
 
 
-def _configuration(settings: Settings) -> Configure:
+def _configuration(settings: Settings, credentials: CallerCredentials) -> Configure:
     """What the front is to know; without the exec runtime it executes nothing, and its limits do not matter."""
     local = settings.exec
+    choice = settings.exporters
+    sampler = Sampler(follows_caller=choice.sampler.follows_caller, share=choice.sampler.share)
     return Configure(
         version=__version__,
         message_limit=settings.server.max_message_bytes,
@@ -172,4 +194,6 @@ def _configuration(settings: Settings) -> Configure:
         verbosity=settings.log.level,
         json_log=settings.log.format == "json",
         longest_silence_seconds=LONGEST_SILENCE,
+        sampler=None if choice.traces == "none" else sampler,
+        credentials=credentials.message(),
     )

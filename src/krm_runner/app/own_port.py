@@ -1,64 +1,23 @@
-"""The port in this process: the gRPC server, who is let in, and the exec runtime's processes."""
+"""The port in this process: the gRPC server and the exec runtime's processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Sequence
 
 from opentelemetry.trace import Tracer
 
 from krm_runner.app.exec_runtime import ExecRuntime
 from krm_runner.app.shares import request_memory
-from krm_runner.core.bearer_tokens import BearerTokens
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.core.request_budget import RequestBudget
 from krm_runner.evaluators.chain import ChainEvaluator
 from krm_runner.evaluators.executable import ExecutableEvaluator
-from krm_runner.files.kept_files import KeptFiles
 from krm_runner.process.executor import Executor
 from krm_runner.rpc.evaluate import EvaluateHandler
 from krm_runner.rpc.server import GrpcServer
-from krm_runner.rpc.server_certificates import ServerCertificates
-from krm_runner.settings import SecuritySettings, Settings
+from krm_runner.settings import Settings
 from krm_runner.telemetry import logs
 from krm_runner.telemetry.metrics import EvaluationMetrics
-
-
-@dataclass(frozen=True, slots=True)
-class Security:
-    """What callers need to be let in; nothing, mostly."""
-
-    certificates: ServerCertificates | None
-    tokens: KeptFiles[BearerTokens] | None
-
-    @property
-    def accepted_tokens(self) -> Callable[[], BearerTokens] | None:
-        """None when no token is asked for."""
-        tokens = self.tokens
-        return None if tokens is None else lambda: tokens.current
-
-    @property
-    def in_words(self) -> str:
-        """For the log."""
-        transport = "plain text"
-        if self.certificates is not None:
-            transport = "mutual TLS" if self.certificates.wants_clients_certificates else "TLS"
-        return transport if self.tokens is None else f"{transport}, tokens"
-
-    def background(self) -> list[Coroutine[object, object, None]]:
-        """What follows the files; never returns."""
-        return [kept.keep() for kept in (self.certificates, self.tokens) if kept is not None]
-
-
-def read_security(settings: SecuritySettings) -> Security:
-    """Reads the files; ConfigurationError when one is missing or broken."""
-    files, tokens = settings.certificates, settings.tokens
-    return Security(
-        certificates=ServerCertificates(files.certificate, files.key, settings.client_cas) if files else None,
-        tokens=KeptFiles([tokens], parse=lambda found: BearerTokens.parse(found[0], source=str(tokens)))
-        if tokens
-        else None,
-    )
 
 
 class OwnPort:
@@ -72,13 +31,11 @@ class OwnPort:
         evaluators: Sequence[Evaluator],
         *,
         exec_runtime: ExecRuntime | None,
-        security: Security,
         metrics: EvaluationMetrics,
         tracer: Tracer | None,
     ) -> None:
         """`evaluators` are asked in their order; ServeError when a port cannot be had."""
         self._exec_runtime = exec_runtime
-        self._security = security
         if exec_runtime is not None:
             _observe(exec_runtime.executor, metrics)
         self._handler = EvaluateHandler(
@@ -90,13 +47,11 @@ class OwnPort:
             default_timeout=settings.server.default_timeout,
             default_prefix=settings.server.default_image_prefix,
             log_payloads=settings.log.level >= logs.PAYLOADS,
-            accepted_tokens=security.accepted_tokens,
         )
         self._server = GrpcServer(
             self._handler,
             port=settings.server.port,
             message_limit=settings.server.max_message_bytes,
-            certificates=security.certificates,
             health_port=settings.security.health_port,
         )
         self.number = self._server.port
@@ -117,8 +72,7 @@ class OwnPort:
 
     def background(self) -> list[Coroutine[object, object, None]]:
         """See `app.port.Port`."""
-        processes = [] if self._exec_runtime is None else [self._exec_runtime.executor.reap_strays()]
-        return [*processes, *self._security.background()]
+        return [] if self._exec_runtime is None else [self._exec_runtime.executor.reap_strays()]
 
     def set_serving(self, serving: bool) -> None:
         """See `app.port.Port`."""

@@ -14,8 +14,8 @@ import structlog
 from krm_runner import __version__
 from krm_runner.app import memory
 from krm_runner.app.exec_runtime import ExecRuntime, read_function_file
-from krm_runner.app.front_port import FrontPort, find_front
-from krm_runner.app.own_port import OwnPort, read_security
+from krm_runner.app.front_port import FrontPort, find_front, read_credentials
+from krm_runner.app.own_port import OwnPort
 from krm_runner.app.port import Port
 from krm_runner.app.shares import function_memory
 from krm_runner.core.errors import ServeError
@@ -50,7 +50,7 @@ async def serve(settings: Settings) -> None:
     exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None and front is None else None
     functions = exec_runtime.functions if exec_runtime is not None else _functions(settings)
     open_pod_runtime = _pod_runtime(settings.pod, settings) if settings.pod is not None else None
-    security = read_security(settings.security)
+    credentials = read_credentials(settings.security)
 
     telemetry = exporters.start(settings.exporters)
     metrics = EvaluationMetrics(telemetry.meter)
@@ -62,8 +62,7 @@ async def serve(settings: Settings) -> None:
         pod_runtime: PodRuntime | None = None
         # Who has the connections to pods asks them, too.
         questions = PodQuestions() if front is not None else None
-        # What is traced has a span of its own each time, of which its pod must be told: no call goes there before.
-        promises = FrontPromises() if front is not None and telemetry.tracer is None else None
+        promises = FrontPromises() if front is not None else None
         if open_pod_runtime is not None:
             opening = open_pod_runtime(
                 metrics=PodMetrics(telemetry.meter), evaluations=metrics, asker=questions, next_calls=promises
@@ -72,12 +71,11 @@ async def serve(settings: Settings) -> None:
         pods: list[Evaluator] = [] if pod_runtime is None else [pod_runtime.evaluator]
         port: Port
         # Exec first, always: only a function that it does not know goes on to the next.
-        if front is None or questions is None:
+        if front is None or questions is None or promises is None:
             port = OwnPort(
                 settings,
                 pods if exec_runtime is None else [exec_runtime.evaluator, *pods],
                 exec_runtime=exec_runtime,
-                security=security,
                 metrics=metrics,
                 tracer=telemetry.tracer,
             )
@@ -87,10 +85,11 @@ async def serve(settings: Settings) -> None:
                 front,
                 pods,
                 functions=functions,
+                credentials=credentials,
                 questions=questions,
                 promises=promises,
                 metrics=metrics,
-                tracer=telemetry.tracer,
+                spans=telemetry.spans,
             )
             stack.push_async_callback(port.close)
         signals = _Signals(
@@ -100,7 +99,7 @@ async def serve(settings: Settings) -> None:
         )
         with _one_reason():
             await _serve_until_told(
-                settings, port, signals, functions=functions, pod_runtime=pod_runtime, security=security.in_words
+                settings, port, signals, functions=functions, pod_runtime=pod_runtime, security=credentials.summary
             )
     _log.info("stopped")
 

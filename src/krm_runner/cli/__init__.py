@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command == "doctor":
         return _run("krm_runner.cli.doctor", "doctor_command", arguments[1:])
     if command == "eval":
-        # What gRPC would write to stderr of a handshake that fails is in the error as well. It reads this when loaded.
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        # The error says why a handshake failed: gRPC need not write it to stderr, too. It reads this when it is loaded.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         return _run("krm_runner.cli.evaluate", "eval_command", arguments[1:])
     if command == "image":
         return _run("krm_runner.cli.image", "image_command", arguments[1:])

@@ -9,34 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
-from opentelemetry.trace import Tracer
 
 from krm_runner.core.errors import EvaluationError, FunctionNotFoundError, ShuttingDownError, UnexpectedError
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
-from krm_runner.front.ended import EndedCalls
+from krm_runner.front.ended import EndedCalls, span_of
 from krm_runner.front.held_calls import HeldCalls
 from krm_runner.front.local_functions import LocalFunction, LocalFunctions
 from krm_runner.front.promises import FrontPromises
 from krm_runner.rpc._generated.front_pb2 import Call, Ended, Forwarded, Gone, Refuse, Run, Served, ToFront
 from krm_runner.rpc.call_record import CallRecord, CallTerms, shown_image
 from krm_runner.telemetry.metrics import EvaluationMetrics
-from krm_runner.telemetry.tracing import evaluation_span, trace_headers
+from krm_runner.telemetry.tracing import CallSpans
 
 _log = structlog.get_logger("krm_runner.front")
-_PATIENCE = 60.0
-"""How long after a call's deadline the front may still have something to say of it."""
-
-
-@dataclass(slots=True)
-class _Executed:
-    """A call that was handed back to the front."""
-
-    record: CallRecord
-    ended: asyncio.Future[Ended] | None = None
-    """Where somebody waits for its end."""
 
 
 class FrontCalls:
@@ -49,7 +36,7 @@ class FrontCalls:
         functions: LocalFunctions | None,
         others: Evaluator | None,
         metrics: EvaluationMetrics,
-        tracer: Tracer | None,
+        spans: CallSpans | None,
         terms: CallTerms,
         promises: FrontPromises | None = None,
     ) -> None:
@@ -62,18 +49,19 @@ class FrontCalls:
         self._others = others
         self._promises = promises
         self._metrics = metrics
-        self._tracer = tracer
+        self._spans = spans
         self._terms = terms
-        self._ended = EndedCalls(metrics, terms)
+        self._ended = EndedCalls(metrics, terms, spans)
         self._held = HeldCalls(send)
-        self._executed: dict[int, _Executed] = {}
+        self._executed: dict[int, CallRecord] = {}
+        """Calls that were handed back to the front."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stopping = False
 
     @property
     def under_way(self) -> int:
         """How many there are."""
-        return len(self._tasks) + sum(1 for number in self._executed if number not in self._tasks)
+        return len(self._tasks) + len(self._executed)
 
     # --- what the front says --------------------------------------------------------------------------------------
 
@@ -81,9 +69,11 @@ class FrontCalls:
         """A call whose image the front does not know."""
         self._metrics.arrived()
         started = min(call.said_at or self._now(), self._now())
-        record = CallRecord(started=started, request_bytes=call.message_bytes, image=shown_image(call.image))
+        record = CallRecord(
+            started=started, request_bytes=call.message_bytes, image=shown_image(call.image), span=span_of(call)
+        )
         # One that has its pod came before what the configuration file says now.
-        if not call.is_promised and self._tracer is None and self._hand_back(call, record):
+        if not call.is_promised and self._hand_back(call, record):
             return
         # Before anything else is heard of it: the front may have sent it on, and have its answer, already.
         self._held.hold(call.id, is_promised=call.is_promised, connection=call.connection)
@@ -97,14 +87,9 @@ class FrontCalls:
         if not message.id:
             self._ended.report(message, unseen=True)
             return
-        executed = self._executed.pop(message.id, None)
-        if executed is None:
-            # Its caller went away meanwhile, and that was its end.
-            return
-        if executed.ended is None:
+        # Otherwise its caller went away meanwhile, and that was its end.
+        if self._executed.pop(message.id, None) is not None:
             self._ended.report(message, unseen=False)
-        elif not executed.ended.done():
-            executed.ended.set_result(message)
 
     def forwarded(self, message: Forwarded) -> None:
         """A message was sent on."""
@@ -114,7 +99,11 @@ class FrontCalls:
         """A call that nobody was asked about has its answer."""
         answered = message.answered
         record = CallRecord(
-            started=0.0, request_bytes=message.message_bytes, image=shown_image(message.image), is_unseen=True
+            started=0.0,
+            request_bytes=message.message_bytes,
+            image=shown_image(message.image),
+            is_unseen=True,
+            span=span_of(message),
         )
         record.seconds = answered.seconds
         runtime = pod = ""
@@ -125,17 +114,17 @@ class FrontCalls:
         record.request = EvaluationRequest(message.image, reference, b"", deadline=0.0, runtime=runtime)
         result = EvaluationResult(b"", b"", runtime, pod=pod)
         record.succeeded(result, response_bytes=answered.response_bytes, log_bytes=answered.log_bytes)
-        record.report(self._metrics, self._now())
+        self._report(record)
 
     def gone(self, message: Gone) -> None:
         """A caller went away, or its time is over."""
         task = self._tasks.get(message.id)
         if task is not None:
             _cancel(task)
-        elif (executed := self._executed.pop(message.id, None)) is not None:
+        elif (record := self._executed.pop(message.id, None)) is not None:
             # It was on its way back to the front.
-            executed.record.went_away(self._now())
-            executed.record.report(self._metrics, self._now())
+            record.went_away(self._now())
+            self._report(record)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -145,9 +134,8 @@ class FrontCalls:
         Those that were handed back are the front's, which is told the same.
         """
         self._stopping = True
-        for number, task in self._tasks.items():
-            if number not in self._executed:
-                _cancel(task)
+        for task in self._tasks.values():
+            _cancel(task)
 
     async def finish(self, *, within: float) -> None:
         """Wait for calls whose answers are out already."""
@@ -172,51 +160,34 @@ class FrontCalls:
             if function is None and self._others is not None:
                 return False
             self._send(self._run(call, function))
-            self._executed[call.id] = _Executed(record)
+            self._executed[call.id] = record
         except Exception as error:
             self._refuse(call, record, error)
-            record.report(self._metrics, self._now())
+            self._report(record)
         return True
 
     async def _serve(self, call: Call, record: CallRecord) -> None:
-        headers = {header.name: header.value for header in call.headers}
-        ended: Ended | None = None
         try:
-            with evaluation_span(self._tracer, metadata=headers) as span:
-                try:
-                    ended = await self._answer(call, record)
-                except asyncio.CancelledError:
-                    if self._has_answer(call, record):
-                        pass
-                    elif self._stopping:
-                        self._refuse(call, record, ShuttingDownError(record.image))
-                    else:
-                        record.went_away(self._now())
-                except Exception as error:
-                    if not self._has_answer(call, record):
-                        self._refuse(call, record, error)
-                finally:
-                    span.update(image=record.image, runtime=record.runtime, code=ended.code if ended else record.code)
+            await self._answer(call, record)
+        except asyncio.CancelledError:
+            if self._has_answer(call, record):
+                pass
+            elif self._stopping:
+                self._refuse(call, record, ShuttingDownError(record.image))
+            else:
+                record.went_away(self._now())
+        except Exception as error:
+            if not self._has_answer(call, record):
+                self._refuse(call, record, error)
         finally:
             del self._tasks[call.id]
-            self._executed.pop(call.id, None)
             self._held.release(call.id)
-            if ended is None:
-                record.report(self._metrics, self._now())
-            else:
-                self._ended.report(ended, unseen=False)
+            self._report(record)
 
-    async def _answer(self, call: Call, record: CallRecord) -> Ended | None:
-        """What the front says of a call that it executed; nothing of one that was answered from here."""
+    async def _answer(self, call: Call, record: CallRecord) -> None:
         request = record.request = record.request or self._read(call, record)
-        function = None if call.is_promised else self._find(request)
-        if function is not None or self._others is None:
-            self._send(self._run(call, function))
-            ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-            self._executed[call.id] = _Executed(record, ended)
-            async with asyncio.timeout_at(request.deadline + _PATIENCE):
-                return await ended
-        request.trace = trace_headers() if self._tracer is not None else ()
+        if self._others is None:
+            raise FunctionNotFoundError(call.image)
         request.held = self._held.of(call.id)
         result = await self._others.evaluate(request)
         passed_on = result.passed_on
@@ -224,7 +195,6 @@ class FrontCalls:
             raise RuntimeError(f"the {result.runtime} runtime does not know of held calls")
         record.succeeded(result, response_bytes=passed_on.response_bytes, log_bytes=passed_on.log_bytes)
         record.seconds = passed_on.seconds
-        return None
 
     def _has_answer(self, call: Call, record: CallRecord) -> bool:
         """Whether its caller was answered, whatever happened here before that was heard."""
@@ -256,10 +226,7 @@ class FrontCalls:
     def _run(self, call: Call, function: LocalFunction | None) -> ToFront:
         if function is None:
             raise FunctionNotFoundError(call.image)
-        # What is traced has a span of its own each time, so that each time must be told.
-        remember = self._tracer is None
-        run = Run(id=call.id, function=function.name, path=function.path, standby=function.standby, remember=remember)
-        return ToFront(run=run)
+        return ToFront(run=Run(id=call.id, function=function.name, path=function.path, standby=function.standby))
 
     def _refuse(self, call: Call, record: CallRecord, error: Exception) -> None:
         if not isinstance(error, EvaluationError):
@@ -268,6 +235,9 @@ class FrontCalls:
         status = record.refused(error)
         refuse = Refuse(id=call.id, code=status.number, message=status.message, details=status.details)
         self._send(ToFront(refuse=refuse))
+
+    def _report(self, record: CallRecord) -> None:
+        record.report(self._metrics, self._now(), self._spans)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

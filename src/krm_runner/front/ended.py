@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from krm_runner.core.errors import InvalidRequestError
 from krm_runner.front.local_functions import LocalFunctions
-from krm_runner.rpc._generated.front_pb2 import Ended
+from krm_runner.rpc._generated.front_pb2 import Call, Ended, Served
 from krm_runner.rpc.call_record import CallTerms, log_evaluation, shortened_error, shown_image, warn_of_failed_results
 from krm_runner.telemetry.metrics import EvaluationMetrics
+from krm_runner.telemetry.tracing import CallSpan, CallSpans
 
 _NUMBERS = ("exit", "log_bytes")
 """Facts that are numbers, and stand behind the others."""
@@ -17,9 +18,10 @@ _NUMBERS = ("exit", "log_bytes")
 class EndedCalls:
     """Reports them."""
 
-    def __init__(self, metrics: EvaluationMetrics, terms: CallTerms) -> None:
+    def __init__(self, metrics: EvaluationMetrics, terms: CallTerms, spans: CallSpans | None) -> None:
         self._metrics = metrics
         self._terms = terms
+        self._spans = spans
 
     def report(self, ended: Ended, *, unseen: bool) -> None:
         """One call, `unseen` if its arrival was not."""
@@ -40,6 +42,8 @@ class EndedCalls:
             response_bytes=ended.response_bytes,
             unseen=unseen,
         )
+        if self._spans is not None and (span := span_of(ended)) is not None:
+            self._spans.export(span, seconds=ended.seconds, code=ended.code, image=image, runtime=runtime)
         log_evaluation(
             image=image,
             runtime=runtime,
@@ -56,6 +60,14 @@ class EndedCalls:
         except InvalidRequestError:
             # The front executes no image that was not looked up here.
             return ""
+
+
+def span_of(message: Call | Ended | Served) -> CallSpan | None:
+    """Return the span of a sampled call."""
+    if not message.HasField("span"):
+        return None
+    span = message.span
+    return CallSpan(span.trace_id, span.span_id, span.parent_id, span.trace_state, span.started_at)
 
 
 def facts_of(ended: Ended) -> Mapping[str, object]:

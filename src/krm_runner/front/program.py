@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from krm_runner.core.errors import ServeError
@@ -55,21 +55,21 @@ def _listening(family: socket.AddressFamily, address: str, port: int) -> socket.
 class FrontProgram:
     """Runs from when it is made."""
 
-    def __init__(
-        self, path: Path, *, listener: socket.socket, link: socket.socket, environment: Mapping[bytes, bytes]
-    ) -> None:
-        """The sockets stay the caller's, who has no use for them any more; functions get the environment as well.
+    def __init__(self, path: Path, *, sockets: Sequence[socket.socket], environment: Mapping[bytes, bytes]) -> None:
+        """Start it with its sockets: the port, the link and, if there is one, the health port. The caller closes them.
+        Functions get the environment as well.
 
         ServeError when it cannot be started.
         """
         adopt_orphans()
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Has a result when the process has ended: its exit code, or minus the number of the signal that killed it."""
+        descriptors = [socket.fileno() for socket in sockets]
         try:
             self._process = subprocess.Popen(
-                [path, str(listener.fileno()), str(link.fileno())],
+                [path, *map(str, descriptors)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(listener.fileno(), link.fileno()),
+                pass_fds=descriptors,
                 start_new_session=True,
                 env=environment,
             )

@@ -20,10 +20,16 @@ from krm_runner.front.link import Link
 from krm_runner.front.load import FrontLoad
 from krm_runner.front.pod_questions import PodQuestions
 from krm_runner.front.program import FrontProgram, describe_end, listen
-from krm_runner.rpc._generated.front_pb2 import Alive, CancelCalls, Configure, Drain, FromFront, Health, ToFront
-from krm_runner.rpc.evaluate import SERVICE_NAME
-from krm_runner.rpc.health import Health as HealthService
-from krm_runner.rpc.server import HealthPort
+from krm_runner.rpc._generated.front_pb2 import (
+    Alive,
+    CancelCalls,
+    Configure,
+    Credentials,
+    Drain,
+    FromFront,
+    Health,
+    ToFront,
+)
 
 _log = structlog.get_logger("krm_runner.front")
 
@@ -50,17 +56,16 @@ class FrontServer:
         questions: PodQuestions,
         *,
         port: int,
-        health_port: int = 0,
+        health_port: int,
     ) -> None:
-        """ServeError when a port cannot be had."""
+        """Listen on the ports; `health_port` 0 means none. Raises ServeError if one cannot be had."""
         self._path = program
         self._link = link
         self._calls = calls
         self._load = load
         self._questions = questions
-        self._health = HealthService([SERVICE_NAME])
-        self._health_port = HealthPort(self._health, port=health_port) if health_port else None
         self._listener = listen(port)
+        self._probed = [listen(health_port)] if health_port else []
         self.port: int = self._listener.getsockname()[1]
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._program: FrontProgram | None = None
@@ -70,25 +75,29 @@ class FrontServer:
     async def start(self, configure: Configure, environment: Mapping[bytes, bytes]) -> None:
         """Serve; ServeError when the front does not start."""
         ours, its = socket.socketpair()
-        with its, self._listener:
-            try:
-                self._program = FrontProgram(self._path, listener=self._listener, link=its, environment=environment)
-            except ServeError:
-                ours.close()
-                raise
+        sockets = [self._listener, its, *self._probed]
+        try:
+            self._program = FrontProgram(self._path, sockets=sockets, environment=environment)
+        except ServeError:
+            ours.close()
+            raise
+        finally:
+            for passed in sockets:
+                passed.close()
         await self._link.open(ours, self._received)
         self._link.send(ToFront(configure=configure))
         self._link.send(ToFront(health=Health(serving=self._serving)))
         await self._wait_until_ready(self._program, configure.version)
         self._questions.open(self._link.send)
-        if self._health_port is not None:
-            await self._health_port.start()
 
     def set_serving(self, serving: bool) -> None:
         """What health answers; NOT_SERVING until then."""
         self._serving = serving
-        self._health.set_serving(serving)
         self._link.send(ToFront(health=Health(serving=serving)))
+
+    def replace_credentials(self, credentials: Credentials) -> None:
+        """Let callers in by other certificates and tokens."""
+        self._link.send(ToFront(credentials=credentials))
 
     async def beat(self) -> None:
         """Tell the front again and again that this process is there; never returns."""
@@ -107,11 +116,9 @@ class FrontServer:
 
     async def stop(self, *, lame_duck: float, total: float) -> None:
         """Stop without losing a call, at the pace of `rpc.server.GrpcServer.stop`."""
-        self._health.set_serving(False)
         self._link.send(ToFront(health=Health(serving=False, end_standby=True)))
         await asyncio.sleep(lame_duck)
         self._draining = True
-        self._health.close()
         self._link.send(ToFront(drain=Drain()))
         if not await self._is_over(within=max(0.0, total - lame_duck)):
             _log.warning("time is over: calls are cancelled", calls=self.calls_under_way)
@@ -132,10 +139,8 @@ class FrontServer:
         self._link.close()
         if self._program is not None:
             await self._end(self._program)
-        self._listener.close()
-        if self._health_port is not None:
-            health_port, self._health_port = self._health_port, None
-            await health_port.stop()
+        for listener in (self._listener, *self._probed):
+            listener.close()
 
     @property
     def calls_arrived(self) -> int:
@@ -154,7 +159,9 @@ class FrontServer:
             how = f"it said nothing for {_READY_SECONDS:g} s"
             if program.ended.done():
                 how = describe_end(program.ended.result())
-            raise ServeError(f"the front does not start: {self._path}: {how}; --front=off does without it")
+            raise ServeError(
+                f"the front does not start: {self._path}: {how}; --front=off does without it, and without TLS"
+            )
         if self._ready.result() != version:
             its = self._ready.result() or "unknown"
             raise ServeError(

@@ -19,6 +19,7 @@ from krm_runner.core.image_ref import ImageRef
 from krm_runner.core.log_excerpt import shorten
 from krm_runner.rpc.status import Status, status_of
 from krm_runner.telemetry.metrics import EvaluationMetrics
+from krm_runner.telemetry.tracing import CallSpan, CallSpans
 
 _MAX_SHOWN_IMAGE = 256
 _MAX_LOGGED_ERROR = 4096
@@ -44,6 +45,8 @@ class CallRecord:
     is_unseen: bool = False
     """Whether it was over when it was heard of."""
     facts: dict[str, object] = field(default_factory=dict[str, object])
+    span: CallSpan | None = None
+    """Of a sampled call whose span is exported from its record."""
 
     @property
     def runtime(self) -> str:
@@ -83,8 +86,8 @@ class CallRecord:
             self.code = "CANCELLED"
             self.facts["error"] = "the caller went away; the function was stopped"
 
-    def report(self, metrics: EvaluationMetrics, now: float) -> None:
-        """It is over."""
+    def report(self, metrics: EvaluationMetrics, now: float, spans: CallSpans | None = None) -> None:
+        """Count, trace and log the call, which is over."""
         seconds = now - self.started if self.seconds is None else self.seconds
         metrics.evaluated(
             image=self.canonical_image,
@@ -95,6 +98,8 @@ class CallRecord:
             response_bytes=self.response_bytes,
             unseen=self.is_unseen,
         )
+        if spans is not None and self.span is not None:
+            spans.export(self.span, seconds=seconds, code=self.code, image=self.image, runtime=self.runtime)
         log_evaluation(
             image=self.image,
             runtime=self.runtime,

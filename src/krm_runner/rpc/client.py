@@ -69,7 +69,8 @@ class RemoteEvaluator:
             return f"the certificate of {runner} is for another name (--tls-server-name)"
         if "WRONG_VERSION_NUMBER" in text:
             return f"{runner} speaks plain text, not TLS"
-        if "Socket closed" in text:
+        # The latter is what a TLS alert after the handshake looks like.
+        if "Socket closed" in text or "Unwrap failed" in text:
             question = "does it trust the CA of our certificate?"
             if self._tls is None:
                 question = "does it want TLS (--tls, --tls-ca-file)?"

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NoReturn, cast
 
 import grpc
 import structlog
 from opentelemetry.trace import Tracer
 
-from krm_runner.core.bearer_tokens import HEADER, BearerTokens
 from krm_runner.core.errors import (
     EvaluationError,
     InvalidRequestError,
     MessageTooLargeError,
     OverloadedError,
     ShuttingDownError,
-    UnauthenticatedError,
     UnexpectedError,
 )
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
@@ -58,7 +54,6 @@ class EvaluateHandler:
         default_timeout: float,
         default_prefix: str,
         log_payloads: bool,
-        accepted_tokens: Callable[[], BearerTokens] | None = None,
     ) -> None:
         self._evaluator = evaluator
         self._metrics = metrics
@@ -67,7 +62,6 @@ class EvaluateHandler:
         self._budget = budget
         self._terms = CallTerms(default_timeout=default_timeout, default_prefix=default_prefix)
         self._log_payloads = log_payloads
-        self._accepted_tokens = accepted_tokens
         self._under_way: set[asyncio.Task[object]] = set()
         self._stopping = False
         self.calls_arrived = 0
@@ -75,10 +69,9 @@ class EvaluateHandler:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What the server needs to serve it: no (de)serializers, so that messages stay bytes."""
-        serving = grpc.method_handlers_generic_handler(
+        return grpc.method_handlers_generic_handler(
             SERVICE_NAME, {"EvaluateFunction": grpc.unary_unary_rpc_method_handler(self._serve)}
         )
-        return serving if self._accepted_tokens is None else _Door(serving, self._accepted_tokens, self._turn_away)
 
     @property
     def calls_under_way(self) -> int:
@@ -117,16 +110,6 @@ class EvaluateHandler:
                     span.update(image=call.image, runtime=call.runtime, code=call.code)
         finally:
             self._under_way.discard(task)
-            call.report(self._metrics, asyncio.get_running_loop().time())
-
-    async def _turn_away(self, error: UnauthenticatedError, _: AsyncIterator[bytes], context: _Context) -> NoReturn:
-        """A call of somebody unknown; its message stays unread."""
-        self._metrics.arrived()
-        call = CallRecord(started=asyncio.get_running_loop().time(), request_bytes=0)
-        call.facts["peer"] = context.peer()
-        try:
-            await self._refuse(call, error, context)
-        finally:
             call.report(self._metrics, asyncio.get_running_loop().time())
 
     async def _answer(self, call: CallRecord, message: bytes, context: _Context) -> bytes:
@@ -180,28 +163,3 @@ class EvaluateHandler:
             return {}
         metadata = context.invocation_metadata() or ()
         return {str(key): value for key, value in metadata if isinstance(value, str)}
-
-
-class _Door(grpc.GenericRpcHandler):
-    """Looks at a call's token before anything else, even before its message is received."""
-
-    def __init__(
-        self,
-        inside: grpc.GenericRpcHandler,
-        accepted: Callable[[], BearerTokens],
-        turn_away: Callable[[UnauthenticatedError, AsyncIterator[bytes], _Context], Awaitable[NoReturn]],
-    ) -> None:
-        self._inside = inside
-        self._accepted = accepted
-        self._turn_away = turn_away
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        found = self._inside.service(handler_call_details)
-        if found is None:
-            return None
-        metadata = handler_call_details.invocation_metadata or ()
-        fault = self._accepted().fault([str(value) for key, value in metadata if key == HEADER])
-        if not fault:
-            return found
-        # Of a method that takes a stream nothing is read that it does not ask for.
-        return grpc.stream_unary_rpc_method_handler(functools.partial(self._turn_away, UnauthenticatedError(fault)))

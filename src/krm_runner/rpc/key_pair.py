@@ -59,14 +59,39 @@ def check_cas(content: bytes, *, path: Path) -> bytes:
     return content
 
 
-def _load(pair: KeyPair) -> None:
-    """As OpenSSL reads it, which takes files only; one in memory, so that the key is written nowhere."""
+def trust_problem(pair: KeyPair) -> str:
+    """Return why no client will accept a server's certificate, such as "certificate has expired"; empty if one may.
+
+    Names and the CA are not checked: a handshake in memory, with a client that trusts this very certificate.
+    """
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.check_hostname = False
+    client_context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    client_context.load_verify_locations(cadata=pair.chain.decode("ascii", "replace"))
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server)
+    server = _load(pair).wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message
+        except ssl.SSLError as error:
+            return _in_a_line(error)
+    return ""
+
+
+def _load(pair: KeyPair) -> ssl.SSLContext:
+    """Load it into OpenSSL, which takes files only: one in memory, so that the key is written nowhere."""
     descriptor = os.memfd_create("key-pair")
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(pair.chain + b"\n" + pair.key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=b"")
+        return context
     finally:
         os.close(descriptor)
 

@@ -1,7 +1,6 @@
 """The gRPC server as a whole: one port, three services, and an end that loses no call.
 
-Probes of the kubelet speak no TLS. For them health, and nothing else, is also served on a port of its own, in plain
-text, where that is asked for.
+TLS and callers' tokens are krm-front's. Health, and nothing else, is also served on a port of its own if asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from krm_runner.rpc import health as health_service
 from krm_runner.rpc.evaluate import EvaluateHandler
 from krm_runner.rpc.health import Health
 from krm_runner.rpc.reflection import Reflection
-from krm_runner.rpc.server_certificates import ServerCertificates
 
 _log = structlog.get_logger("krm_runner.rpc")
 
@@ -33,12 +31,12 @@ _ALONE_ON_THE_PORT = ("grpc.so_reuseport", 0)
 
 
 class HealthPort:
-    """Health alone, in plain text, on a port of its own."""
+    """Health alone, on a port of its own."""
 
     def __init__(self, health: Health, *, port: int) -> None:
         self._server = grpc.aio.server(options=(_ALONE_ON_THE_PORT,))
         self._server.add_generic_rpc_handlers((health.handler(),))
-        _listen(self._server, port, None)
+        _listen(self._server, port)
 
     async def start(self) -> None:
         """Accept connections."""
@@ -50,7 +48,7 @@ class HealthPort:
 
 
 class GrpcServer:
-    """Listens on one port; in plain text, as Porch speaks it, unless it is given certificates."""
+    """Listens on one port, in plain text, as Porch speaks it."""
 
     def __init__(
         self,
@@ -58,7 +56,6 @@ class GrpcServer:
         *,
         port: int,
         message_limit: int,
-        certificates: ServerCertificates | None = None,
         health_port: int = 0,
     ) -> None:
         self._evaluate = evaluate_handler
@@ -81,7 +78,7 @@ class GrpcServer:
                 *self._reflection.handlers(),
             )
         )
-        self.port = _listen(self._server, port, certificates)
+        self.port = _listen(self._server, port)
         self._health_port = HealthPort(self._health, port=health_port) if health_port else None
 
     async def start(self) -> None:
@@ -116,19 +113,15 @@ class GrpcServer:
             await self._health_port.stop()
 
 
-def _listen(server: grpc.aio.Server, port: int, certificates: ServerCertificates | None) -> int:
+def _listen(server: grpc.aio.Server, port: int) -> int:
     """Return the port that was bound (useful with port 0). ServeError when it cannot be had."""
     if port and not _is_free(port):
         # gRPC would say so, too, in lines of its own on stderr.
         raise ServeError(cannot_listen(port))
-    address = f"[::]:{port}"
     try:
-        if certificates is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, certificates.credentials())
+        return server.add_insecure_port(f"[::]:{port}")
     except RuntimeError as error:
-        also = "" if certificates is None else ", or gRPC does not take its certificate"
-        raise ServeError(f"{cannot_listen(port)}{also}") from error
+        raise ServeError(cannot_listen(port)) from error
 
 
 def _is_free(port: int) -> bool:

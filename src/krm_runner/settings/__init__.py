@@ -2,6 +2,7 @@
 
 from krm_runner.settings.model import (
     ExecSettings,
+    FrontChoice,
     PodSettings,
     ServerSettings,
     Settings,
@@ -16,6 +17,7 @@ __all__ = [
     "SERVE_FLAGS",
     "CertificateFiles",
     "ExecSettings",
+    "FrontChoice",
     "PodSettings",
     "RegistrySettings",
     "SecuritySettings",

@@ -16,8 +16,13 @@ from krm_runner.settings.registries import RegistrySettings, registry_settings
 from krm_runner.settings.security import SecuritySettings, optional_path, security_settings
 from krm_runner.settings.serve_flags import SERVE_FLAGS
 from krm_runner.settings.wrapper import DeliveryName, retired_delivery, wrapper_delivery
-from krm_runner.telemetry.exporters import METRICS_EXPORTERS, OTLP_PROTOCOLS, TRACES_EXPORTERS, ExporterChoice
-from krm_runner.telemetry.logs import PAYLOADS
+from krm_runner.telemetry.exporters import (
+    METRICS_EXPORTERS,
+    OTLP_PROTOCOLS,
+    TRACES_EXPORTERS,
+    ExporterChoice,
+    Sampler,
+)
 
 T = TypeVar("T")
 
@@ -114,13 +119,11 @@ class Settings:
     """Flags of an earlier version that were given and will be refused by the next, and what there is instead."""
 
     @property
-    def obstacle_to_a_front(self) -> str:
-        """The flag that needs this process to have the port itself; empty when there is none."""
+    def needs_front(self) -> str:
+        """The flag that only krm-front can serve; empty when there is none."""
         if self.security.certificates is not None:
             return "--tls-cert-file"
-        if self.security.tokens is not None:
-            return "--auth-token-file"
-        return f"--log-level={PAYLOADS}" if self.log.level >= PAYLOADS else ""
+        return "--auth-token-file" if self.security.tokens is not None else ""
 
 
 def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -154,8 +157,8 @@ def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Setti
         ignored={flag.name: flag.help for flag in PORCH_FLAGS if flag.name in flags.given},
         retired={flag.name: flag.help for flag in RETIRED_FLAGS if flag.name in flags.given} | retired_delivery(flags),
     )
-    if isinstance(server.front, Path) and (obstacle := found.obstacle_to_a_front):
-        raise ConfigurationError(f"--front={server.front} cannot be used with {obstacle}; leave out one of the two")
+    if server.front == "off" and found.needs_front:
+        raise ConfigurationError(f"--front=off cannot be used with {found.needs_front}: only krm-front serves that")
     return found
 
 
@@ -241,11 +244,33 @@ def _exporters(environment: Mapping[str, str]) -> ExporterChoice:
     port = environment.get("OTEL_EXPORTER_PROMETHEUS_PORT", "") or "9464"
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigurationError(f'invalid value "{port}" for OTEL_EXPORTER_PROMETHEUS_PORT: it takes a port')
+    traces = one_of("OTEL_TRACES_EXPORTER", TRACES_EXPORTERS)
     return ExporterChoice(
         metrics=one_of("OTEL_METRICS_EXPORTER", METRICS_EXPORTERS),
-        traces=one_of("OTEL_TRACES_EXPORTER", TRACES_EXPORTERS),
+        traces=traces,
         prometheus_host=environment.get("OTEL_EXPORTER_PROMETHEUS_HOST", "") or "localhost",
         prometheus_port=int(port),
         metrics_protocol=protocol("METRICS"),
         traces_protocol=protocol("TRACES"),
+        sampler=Sampler() if traces == "none" else _sampler(environment),
     )
+
+
+def _sampler(environment: Mapping[str, str]) -> Sampler:
+    """By OpenTelemetry's rules."""
+    name = environment.get("OTEL_TRACES_SAMPLER", "").strip() or "parentbased_always_on"
+    text = environment.get("OTEL_TRACES_SAMPLER_ARG", "").strip() or "1"
+    root = name.removeprefix("parentbased_")
+    shares = {"always_on": "1", "always_off": "0", "traceidratio": text}
+    if root not in shares:
+        allowed = ", ".join(f"{prefix}{root}" for prefix in ("", "parentbased_") for root in shares)
+        raise ConfigurationError(f'invalid value "{name}" for OTEL_TRACES_SAMPLER: it takes one of {allowed}')
+    try:
+        share = float(shares[root])
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ConfigurationError(
+            f'invalid value "{text}" for OTEL_TRACES_SAMPLER_ARG: it takes a share of all traces, from 0 to 1'
+        )
+    return Sampler(follows_caller=root != name, share=share)

@@ -20,6 +20,7 @@ from opentelemetry.trace import Tracer
 
 from krm_runner import __version__
 from krm_runner.core.errors import ConfigurationError, ServeError
+from krm_runner.telemetry.tracing import CallSpans
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -38,6 +39,16 @@ _CLOSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class Sampler:
+    """Which calls are traced."""
+
+    follows_caller: bool = True
+    """Whether the decision of a caller that sends a trace stands."""
+    share: float = 1.0
+    """Of all other traces, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExporterChoice:
     """Which exporters are on."""
 
@@ -47,14 +58,16 @@ class ExporterChoice:
     prometheus_port: int = 9464
     metrics_protocol: str = OTLP_PROTOCOLS[0]
     traces_protocol: str = OTLP_PROTOCOLS[0]
+    sampler: Sampler = field(default_factory=Sampler)
 
 
 @dataclass(slots=True)
 class Telemetry:
-    """The meter, the tracer if tracing is on, and how to flush and close them."""
+    """The meter, the tracer and the exporter of recorded spans if tracing is on, and how to flush and close them."""
 
     meter: Meter
     tracer: Tracer | None
+    spans: CallSpans | None
     _closers: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
 
     def close(self) -> None:
@@ -73,13 +86,13 @@ def start(choice: ExporterChoice) -> Telemetry:
     closers: list[Callable[[], object]] = []
     try:
         meter = _start_metrics(choice, closers)
-        tracer = _start_traces(choice, closers)
+        tracer, spans = _start_traces(choice, closers)
     except ServeError:
         raise
     except Exception as error:
         # The SDK reads dozens of variables, each with an exception of its own.
         raise ConfigurationError(f"OpenTelemetry does not start, check the OTEL_ variables: {error}") from error
-    return Telemetry(meter, tracer, closers)
+    return Telemetry(meter, tracer, spans, closers)
 
 
 def _start_metrics(choice: ExporterChoice, closers: list[Callable[[], object]]) -> Meter:
@@ -149,17 +162,21 @@ def _only_metrics(serve: WSGIApplication) -> WSGIApplication:
     return answer
 
 
-def _start_traces(choice: ExporterChoice, closers: list[Callable[[], object]]) -> Tracer | None:
+def _start_traces(
+    choice: ExporterChoice, closers: list[Callable[[], object]]
+) -> tuple[Tracer, CallSpans] | tuple[None, None]:
     if choice.traces == "none":
-        return None
+        return None, None
     importlib.import_module("opentelemetry.propagate")  # reads OTEL_PROPAGATORS, which may be wrong
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
     provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(_span_exporter(choice)))
+    processor = BatchSpanProcessor(_span_exporter(choice))
+    provider.add_span_processor(processor)
     closers.append(provider.shutdown)
-    return provider.get_tracer(_SCOPE, __version__)
+    tracer = provider.get_tracer(_SCOPE, __version__)
+    return tracer, CallSpans(processor.on_end, provider.resource, scope=(_SCOPE, __version__))
 
 
 def _span_exporter(choice: ExporterChoice) -> SpanExporter:

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::body::Body;
+use tonic::codec::Codec;
 use tonic::server::{Grpc, ServerStreamingService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
@@ -15,6 +16,8 @@ use super::evaluate;
 use super::messages::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse, ServingStatus};
 
 pub const SERVICE: &str = "grpc.health.v1.Health";
+/// Health is open to everybody; a request has the name of a service and nothing else.
+const LARGEST_REQUEST: usize = 1024;
 
 /// One status for a fixed set of services; the empty name stands for the whole server.
 pub struct Health {
@@ -57,9 +60,9 @@ impl Health {
 
     pub async fn serve(&self, method: &str, request: http::Request<Body>) -> http::Response<Body> {
         match method {
-            "Check" => Grpc::new(ProstCodec::default()).unary(Check(self), request).await,
-            "Watch" => Grpc::new(ProstCodec::default()).server_streaming(Watch(self), request).await,
-            "List" => Grpc::new(ProstCodec::default()).unary(List(self), request).await,
+            "Check" => grpc(ProstCodec::default()).unary(Check(self), request).await,
+            "Watch" => grpc(ProstCodec::default()).server_streaming(Watch(self), request).await,
+            "List" => grpc(ProstCodec::default()).unary(List(self), request).await,
             _ => Status::unimplemented(format!("unknown method {method} of {SERVICE}")).into_http(),
         }
     }
@@ -67,6 +70,10 @@ impl Health {
     fn current(&self) -> HealthCheckResponse {
         HealthCheckResponse { status: *self.status.borrow() as i32 }
     }
+}
+
+fn grpc<C: Codec>(codec: C) -> Grpc<C> {
+    Grpc::new(codec).max_decoding_message_size(LARGEST_REQUEST)
 }
 
 struct Check<'a>(&'a Health);
@@ -80,7 +87,7 @@ impl UnaryService<HealthCheckRequest> for Check<'_> {
         std::future::ready(if self.0.services.contains(&service.as_str()) {
             Ok(Response::new(self.0.current()))
         } else {
-            Err(Status::not_found(format!("unknown service \"{service}\"")))
+            Err(Status::not_found(format!("unknown service \"{}\"", evaluate::shown(service))))
         })
     }
 }

@@ -16,6 +16,8 @@ use super::health::{self, Health};
 
 /// The descriptors of what is served, for reflection; `make proto` writes them.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
+/// Reflection is open to everybody; a request has the name of a symbol or a file.
+const LARGEST_REFLECTION_REQUEST: usize = 16 * 1024;
 
 /// Who answers `EvaluateFunction`.
 pub trait Evaluator: Send + Sync + 'static {
@@ -71,8 +73,14 @@ pub fn router<E: Evaluator>(
     Router {
         evaluation,
         health,
-        reflection: builder().build_v1().expect("the descriptors are whole"),
-        old_reflection: builder().build_v1alpha().expect("the descriptors are whole"),
+        reflection: builder()
+            .build_v1()
+            .expect("the descriptors are whole")
+            .max_decoding_message_size(LARGEST_REFLECTION_REQUEST),
+        old_reflection: builder()
+            .build_v1alpha()
+            .expect("the descriptors are whole")
+            .max_decoding_message_size(LARGEST_REFLECTION_REQUEST),
     }
 }
 
@@ -110,7 +118,7 @@ impl<E: Evaluator, V1: TonicService, V1Alpha: TonicService> Service<Request<Body
             "grpc.reflection.v1.ServerReflection" => Box::pin(self.reflection.call(request)),
             "grpc.reflection.v1alpha.ServerReflection" => Box::pin(self.old_reflection.call(request)),
             _ => {
-                let status = Status::unimplemented(format!("unknown method {path}"));
+                let status = Status::unimplemented(format!("unknown method {}", evaluate::shown(path)));
                 Box::pin(async move { Ok(status.into_http()) })
             }
         }

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToFront(_message.Message):
-    __slots__ = ("configure", "run", "forward", "refuse", "forget", "health", "drain", "cancel_calls", "disconnect", "ask_health", "alive", "promise", "withdraw")
+    __slots__ = ("configure", "run", "forward", "refuse", "forget", "health", "drain", "cancel_calls", "disconnect", "ask_health", "alive", "promise", "withdraw", "credentials")
     CONFIGURE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     FORWARD_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class ToFront(_message.Message):
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     PROMISE_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
     configure: Configure
     run: Run
     forward: Forward
@@ -34,7 +35,8 @@ class ToFront(_message.Message):
     alive: Alive
     promise: Promise
     withdraw: Withdraw
-    def __init__(self, configure: _Optional[_Union[Configure, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., forward: _Optional[_Union[Forward, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., cancel_calls: _Optional[_Union[CancelCalls, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., ask_health: _Optional[_Union[AskHealth, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ...) -> None: ...
+    credentials: Credentials
+    def __init__(self, configure: _Optional[_Union[Configure, _Mapping]] = ..., run: _Optional[_Union[Run, _Mapping]] = ..., forward: _Optional[_Union[Forward, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., cancel_calls: _Optional[_Union[CancelCalls, _Mapping]] = ..., disconnect: _Optional[_Union[Disconnect, _Mapping]] = ..., ask_health: _Optional[_Union[AskHealth, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., credentials: _Optional[_Union[Credentials, _Mapping]] = ...) -> None: ...
 
 class FromFront(_message.Message):
     __slots__ = ("ready", "call", "ended", "forwarded", "gone", "load", "unfit", "health_answer", "served")
@@ -59,7 +61,7 @@ class FromFront(_message.Message):
     def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ..., gone: _Optional[_Union[Gone, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., unfit: _Optional[_Union[Unfit, _Mapping]] = ..., health_answer: _Optional[_Union[HealthAnswer, _Mapping]] = ..., served: _Optional[_Union[Served, _Mapping]] = ...) -> None: ...
 
 class Configure(_message.Message):
-    __slots__ = ("version", "message_limit", "default_timeout_seconds", "max_parallel", "max_waiting", "max_function_memory", "max_request_memory", "cpus", "standby_max_age_seconds", "standby_idle_seconds", "verbosity", "json_log", "longest_silence_seconds")
+    __slots__ = ("version", "message_limit", "default_timeout_seconds", "max_parallel", "max_waiting", "max_function_memory", "max_request_memory", "cpus", "standby_max_age_seconds", "standby_idle_seconds", "verbosity", "json_log", "longest_silence_seconds", "sampler", "credentials")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +75,8 @@ class Configure(_message.Message):
     VERBOSITY_FIELD_NUMBER: _ClassVar[int]
     JSON_LOG_FIELD_NUMBER: _ClassVar[int]
     LONGEST_SILENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
     version: str
     message_limit: int
     default_timeout_seconds: float
@@ -86,7 +90,43 @@ class Configure(_message.Message):
     verbosity: int
     json_log: bool
     longest_silence_seconds: float
-    def __init__(self, version: _Optional[str] = ..., message_limit: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_parallel: _Optional[int] = ..., max_waiting: _Optional[int] = ..., max_function_memory: _Optional[int] = ..., max_request_memory: _Optional[int] = ..., cpus: _Optional[int] = ..., standby_max_age_seconds: _Optional[float] = ..., standby_idle_seconds: _Optional[float] = ..., verbosity: _Optional[int] = ..., json_log: _Optional[bool] = ..., longest_silence_seconds: _Optional[float] = ...) -> None: ...
+    sampler: Sampler
+    credentials: Credentials
+    def __init__(self, version: _Optional[str] = ..., message_limit: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_parallel: _Optional[int] = ..., max_waiting: _Optional[int] = ..., max_function_memory: _Optional[int] = ..., max_request_memory: _Optional[int] = ..., cpus: _Optional[int] = ..., standby_max_age_seconds: _Optional[float] = ..., standby_idle_seconds: _Optional[float] = ..., verbosity: _Optional[int] = ..., json_log: _Optional[bool] = ..., longest_silence_seconds: _Optional[float] = ..., sampler: _Optional[_Union[Sampler, _Mapping]] = ..., credentials: _Optional[_Union[Credentials, _Mapping]] = ...) -> None: ...
+
+class Sampler(_message.Message):
+    __slots__ = ("follows_caller", "share")
+    FOLLOWS_CALLER_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    follows_caller: bool
+    share: float
+    def __init__(self, follows_caller: _Optional[bool] = ..., share: _Optional[float] = ...) -> None: ...
+
+class Credentials(_message.Message):
+    __slots__ = ("certificate_chain", "private_key", "client_cas", "token_digests")
+    CERTIFICATE_CHAIN_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_KEY_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_CAS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    certificate_chain: bytes
+    private_key: bytes
+    client_cas: bytes
+    token_digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, certificate_chain: _Optional[bytes] = ..., private_key: _Optional[bytes] = ..., client_cas: _Optional[bytes] = ..., token_digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("trace_id", "span_id", "parent_id", "trace_state", "started_at")
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SPAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACE_STATE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    trace_id: bytes
+    span_id: bytes
+    parent_id: bytes
+    trace_state: str
+    started_at: int
+    def __init__(self, trace_id: _Optional[bytes] = ..., span_id: _Optional[bytes] = ..., parent_id: _Optional[bytes] = ..., trace_state: _Optional[str] = ..., started_at: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("version",)
@@ -95,12 +135,12 @@ class Ready(_message.Message):
     def __init__(self, version: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
-    __slots__ = ("id", "image", "message_bytes", "timeout_seconds", "headers", "is_promised", "connection", "said_at")
+    __slots__ = ("id", "image", "message_bytes", "timeout_seconds", "span", "is_promised", "connection", "said_at")
     ID_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
     IS_PROMISED_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
     SAID_AT_FIELD_NUMBER: _ClassVar[int]
@@ -108,11 +148,11 @@ class Call(_message.Message):
     image: str
     message_bytes: int
     timeout_seconds: float
-    headers: _containers.RepeatedCompositeFieldContainer[Header]
+    span: Span
     is_promised: bool
     connection: int
     said_at: float
-    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., message_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., is_promised: _Optional[bool] = ..., connection: _Optional[int] = ..., said_at: _Optional[float] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., message_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., is_promised: _Optional[bool] = ..., connection: _Optional[int] = ..., said_at: _Optional[float] = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("name", "value")
@@ -123,21 +163,19 @@ class Header(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("id", "function", "path", "standby", "remember")
+    __slots__ = ("id", "function", "path", "standby")
     ID_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
-    REMEMBER_FIELD_NUMBER: _ClassVar[int]
     id: int
     function: str
     path: bytes
     standby: int
-    remember: bool
-    def __init__(self, id: _Optional[int] = ..., function: _Optional[str] = ..., path: _Optional[bytes] = ..., standby: _Optional[int] = ..., remember: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., function: _Optional[str] = ..., path: _Optional[bytes] = ..., standby: _Optional[int] = ...) -> None: ...
 
 class Ended(_message.Message):
-    __slots__ = ("id", "image", "function", "code", "seconds", "request_bytes", "response_bytes", "queue_seconds", "process", "execution_seconds", "facts", "error", "failed_results")
+    __slots__ = ("id", "image", "function", "code", "seconds", "request_bytes", "response_bytes", "queue_seconds", "process", "execution_seconds", "facts", "error", "failed_results", "span")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +196,7 @@ class Ended(_message.Message):
     FACTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FAILED_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
     id: int
     image: str
     function: str
@@ -171,7 +210,8 @@ class Ended(_message.Message):
     facts: _containers.ScalarMap[str, str]
     error: str
     failed_results: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., function: _Optional[str] = ..., code: _Optional[str] = ..., seconds: _Optional[float] = ..., request_bytes: _Optional[int] = ..., response_bytes: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., process: _Optional[str] = ..., execution_seconds: _Optional[float] = ..., facts: _Optional[_Mapping[str, str]] = ..., error: _Optional[str] = ..., failed_results: _Optional[_Iterable[str]] = ...) -> None: ...
+    span: Span
+    def __init__(self, id: _Optional[int] = ..., image: _Optional[str] = ..., function: _Optional[str] = ..., code: _Optional[str] = ..., seconds: _Optional[float] = ..., request_bytes: _Optional[int] = ..., response_bytes: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., process: _Optional[str] = ..., execution_seconds: _Optional[float] = ..., facts: _Optional[_Mapping[str, str]] = ..., error: _Optional[str] = ..., failed_results: _Optional[_Iterable[str]] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class Forward(_message.Message):
     __slots__ = ("id", "connection", "address", "authority", "timeout_seconds", "headers")
@@ -230,16 +270,18 @@ class Forwarded(_message.Message):
     def __init__(self, id: _Optional[int] = ..., connection: _Optional[int] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ...) -> None: ...
 
 class Served(_message.Message):
-    __slots__ = ("image", "connection", "message_bytes", "answered")
+    __slots__ = ("image", "connection", "message_bytes", "answered", "span")
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
     image: str
     connection: int
     message_bytes: int
     answered: Answered
-    def __init__(self, image: _Optional[str] = ..., connection: _Optional[int] = ..., message_bytes: _Optional[int] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ...) -> None: ...
+    span: Span
+    def __init__(self, image: _Optional[str] = ..., connection: _Optional[int] = ..., message_bytes: _Optional[int] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
 
 class AskHealth(_message.Message):
     __slots__ = ("id", "connection", "address", "authority", "timeout_seconds", "headers", "patiently", "service", "hurried")

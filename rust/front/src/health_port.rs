@@ -1,0 +1,57 @@
+//! Health in plain text on a port of its own, and nothing else: probes of the kubelet speak no TLS.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use engine::log::{Level, Line};
+use engine::rpc::health::{self, Health};
+use http::{Request, Response};
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Status, transport};
+
+/// Probes have one each.
+const MAX_STREAMS: u32 = 64;
+const WINDOW: u32 = 64 * 1024;
+
+/// Serve until the task is dropped.
+pub async fn serve(incoming: TcpIncoming, health: Arc<Health>) {
+    let outcome: Result<(), transport::Error> = Server::builder()
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_concurrent_streams(MAX_STREAMS)
+        .serve_with_incoming(HealthAlone(health), incoming)
+        .await;
+    if let Err(error) = outcome {
+        Line::new(Level::Error, "the health port is not served any more").with("error", error).write();
+    }
+}
+
+#[derive(Clone)]
+struct HealthAlone(Arc<Health>);
+
+impl Service<Request<Body>> for HealthAlone {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let health = Arc::clone(&self.0);
+        Box::pin(async move {
+            let path = request.uri().path().trim_start_matches('/').to_owned();
+            match path.split_once('/') {
+                Some((health::SERVICE, method)) => Ok(health.serve(method, request).await),
+                _ => Ok(Status::unimplemented("this port serves health alone").into_http()),
+            }
+        })
+    }
+}
