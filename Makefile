@@ -87,6 +87,7 @@ bench: $(VENV)/.dev ## benchmarks, as ratios of one run (ARGS=--quick, ARGS=--he
 	python -m bench.standby $(if $(findstring --quick,$(ARGS)),--quick)
 	python -m bench.overload $(if $(findstring --quick,$(ARGS)),--quick)
 	python -m bench.wrapper_server $(if $(findstring --quick,$(ARGS)),--quick)
+	PYTHONPATH=tests python -m bench.port $(if $(findstring --quick,$(ARGS)),--quick)
 	$(PICTURE)
 
 bench-pods: $(VENV)/.dev ## calls through the pod runtime: further ones, with many pods, first ones and their neighbours on the tests' Kubernetes (ARGS=--quick, ARGS="--update docs/performance.md")

@@ -78,7 +78,7 @@ def wrapper_server() -> Path:
     """Ours."""
     if shutil.which("cargo") is None:
         raise MissingToolError("no cargo: the wrapper server cannot be built")
-    _run("sh", str(_ROOT / "wrapper" / "build.sh"))
+    _run("sh", str(_ROOT / "rust" / "wrapper" / "build.sh"))
     return WRAPPER
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,11 +38,21 @@ class CpuSeconds:
 class Server:
     """Started on a free port, which its log names. The log goes to a file: reading it costs nothing meanwhile."""
 
-    def __init__(self, directory: Path, command: Sequence[str], *, host: str = "localhost") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        command: Sequence[str],
+        *,
+        host: str = "localhost",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._host = host
         self._log = directory / "log"
+        variables = os.environ | dict(environment or {})
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=variables
+            )
         self.port = self._wait_for_port()
         self._processes = [self.pid, *front_of(self.pid)]
 
@@ -161,7 +171,13 @@ def _private_memory(process: Path) -> int:
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
-def runner(directory: Path, executables: Iterable[Path], flags: Iterable[str]) -> Server:
+def runner(
+    directory: Path,
+    executables: Iterable[Path],
+    flags: Iterable[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Server:
     """`krm-runner serve` with these functions."""
     functions, config = directory / "functions", directory / "config.yaml"
     functions.mkdir()
@@ -174,7 +190,7 @@ def runner(directory: Path, executables: Iterable[Path], flags: Iterable[str]) -
         *(sys.executable, "-m", "krm_runner", "serve", "--disable-runtimes=pod", "--port=0"),
         *(f"--functions={functions}", f"--config={config}", "--shutdown-delay=0s", *flags),
     )
-    return Server(directory, command)
+    return Server(directory, command, environment=environment)
 
 
 def image_of(executable: Path) -> str:

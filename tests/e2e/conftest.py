@@ -25,6 +25,12 @@ def installation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ins
         yield Installation(tmp_path, stack, front=front_of(request.param))
 
 
+@pytest.fixture
+def fronted(tmp_path: Path) -> Iterator[Installation]:
+    with ExitStack() as stack:
+        yield Installation(tmp_path, stack, front=front_of("front"))
+
+
 @pytest.fixture(scope="session")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
     """A real API server of the tests' own, without nodes."""

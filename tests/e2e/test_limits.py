@@ -10,15 +10,19 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
+import grpc
 import pytest
 
 from integration.conftest import Installation
+from support.certificates import Authority
 from support.client import Answer, Client
 from support.machine import missing
 from support.runner import RunnerProcess
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
+TOKEN = "dG9rZW4gb2YgYSBjYWxsZXI="
 GIB = 1024**3
 CGROUPS = Path("/sys/fs/cgroup")
 pytestmark = pytest.mark.alone
@@ -68,8 +72,7 @@ def with_items(size: int) -> bytes:
 
 def runner_in(cgroup: MemoryCgroup, installation: Installation, *flags: str) -> RunnerProcess:
     enter = f'echo $$ >{cgroup.path}/cgroup.procs; exec "$@"'
-    own = (f"--functions={installation.functions}", f"--config={installation.config}")
-    return RunnerProcess(*own, *flags, prefix=["sh", "-c", enter, "sh"])
+    return RunnerProcess(*installation.flags, *flags, prefix=["sh", "-c", enter, "sh"])
 
 
 async def test_32_callers_with_5_mb_each_fit_into_the_containers_gibibyte(
@@ -89,6 +92,88 @@ async def test_32_callers_with_5_mb_each_fit_into_the_containers_gibibyte(
     print(f"peak of the runner and its functions: {cgroup.peak / 1024**2:.0f} MiB")
     assert cgroup.kills == 0
     assert cgroup.peak < GIB
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Secured:
+    """TLS and tokens are on."""
+    return Secured(tmp_path)
+
+
+class Secured:
+    """TLS and a token: flags of a runner, and clients of it."""
+
+    def __init__(self, directory: Path) -> None:
+        authority = Authority(directory / "ca")
+        certificate, key = authority.sign("runner")
+        tokens = directory / "tokens"
+        tokens.write_text(TOKEN)
+        self.flags = (f"--tls-cert-file={certificate}", f"--tls-key-file={key}", f"--auth-token-file={tokens}")
+        self._credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
+
+    def client(self, runner: RunnerProcess, *, token: str = TOKEN) -> Client:
+        return Client(runner.address, NO_LIMITS, credentials=self._credentials, token=token)
+
+
+async def test_a_stranger_cannot_fill_the_memory_by_health(
+    fronted: Installation, cgroup: MemoryCgroup, secured: Secured
+) -> None:
+    image = fronted.add("copy", "#!/bin/sh\nexec cat\n")
+    body = b"\x0a" + b"x" * 60_000_000
+    with runner_in(cgroup, fronted, *secured.flags) as runner:
+
+        async def stranger() -> str:
+            async with secured.client(runner, token="") as client:
+                watch = cast(
+                    "grpc.aio.UnaryStreamMultiCallable[bytes, bytes]",
+                    client.channel.unary_stream("/grpc.health.v1.Health/Watch"),
+                )
+                try:
+                    await watch(body, timeout=60).read()
+                except grpc.aio.AioRpcError as error:
+                    return error.code().name
+                return "answered"
+
+        async with secured.client(runner) as client:
+            strangers = [asyncio.create_task(stranger()) for _ in range(16)]
+            while not all(task.done() for task in strangers):
+                assert (await client.evaluate(image, LIST)).code == "OK"
+            assert (await client.evaluate(image, LIST)).code == "OK"
+        assert {await task for task in strangers} == {"OUT_OF_RANGE"}
+    assert cgroup.kills == 0
+
+
+async def test_more_large_calls_than_fit_are_refused_and_may_be_tried_again(
+    fronted: Installation, cgroup: MemoryCgroup, secured: Secured
+) -> None:
+    image = fronted.add("copy", "#!/bin/sh\nexec cat\n")
+    large = with_items(5_000_000)
+    with runner_in(cgroup, fronted, *secured.flags) as runner:
+        async with secured.client(runner) as client:
+            answers = await asyncio.gather(*(client.evaluate(image, large, timeout=120) for _ in range(96)))
+            assert (await client.evaluate(image, large)).code == "OK", "it serves on"
+    refused = [answer for answer in answers if answer.code != "OK"]
+    assert len(refused) < len(answers)
+    assert {answer.code for answer in refused} <= {"RESOURCE_EXHAUSTED"}
+    assert all(answer.retry_delay for answer in refused)
+    print(f"peak of the runner and its functions: {cgroup.peak / 1024**2:.0f} MiB, {len(refused)} calls refused")
+    assert cgroup.kills == 0
+
+
+async def test_of_a_burst_every_call_is_served_or_told_when_to_try_again(
+    fronted: Installation, cgroup: MemoryCgroup, secured: Secured
+) -> None:
+    image = fronted.add("copy", "#!/bin/sh\nexec cat\n")
+    with runner_in(cgroup, fronted, *secured.flags) as runner:
+        async with secured.client(runner) as one, secured.client(runner) as other:
+            calls = [client.evaluate(image, LIST, timeout=120) for _ in range(2500) for client in (one, other)]
+            answers = await asyncio.gather(*calls)
+            assert (await one.evaluate(image, LIST)).code == "OK", "it serves on"
+    refused = [answer for answer in answers if answer.code != "OK"]
+    assert 0 < len(refused) < len(answers)
+    assert {answer.code for answer in refused} == {"RESOURCE_EXHAUSTED"}
+    assert all(answer.retry_delay for answer in refused)
+    assert cgroup.kills == 0
 
 
 async def test_functions_that_take_much_memory_take_turns(installation: Installation, cgroup: MemoryCgroup) -> None:

@@ -31,6 +31,11 @@ class Installation:
         self._stack = stack
         self._front = front
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Of a runner with these functions."""
+        return (f"--functions={self.functions}", f"--config={self.config}", f"--front={self._front}")
+
     def add(self, name: str, script: str, mode: int = 0o755) -> str:
         """Install a function; its image."""
         write_function(self.functions, name, script, mode)
@@ -45,14 +50,7 @@ class Installation:
         """Start a runner; it is ended with the test."""
         if not self.config.exists():
             write_config(self.config, self._images)
-        runner = RunnerProcess(
-            f"--functions={self.functions}",
-            f"--config={self.config}",
-            f"--front={self._front}",
-            *flags,
-            environment=environment,
-            pass_fds=pass_fds,
-        )
+        runner = RunnerProcess(*self.flags, *flags, environment=environment, pass_fds=pass_fds)
         return self._stack.enter_context(runner)
 
 
@@ -81,6 +79,13 @@ def installation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ins
     """Every test of the service twice: Python has the port, and the front has it."""
     with ExitStack() as stack:
         yield Installation(tmp_path, stack, front=front_of(request.param))
+
+
+@pytest.fixture
+def fronted(tmp_path: Path) -> Iterator[Installation]:
+    """A service whose port krm-front serves."""
+    with ExitStack() as stack:
+        yield Installation(tmp_path, stack, front=front_of("front"))
 
 
 def front_of(way: Literal["python", "front"]) -> str:

@@ -360,7 +360,7 @@ async def test_traces_continue_the_callers_trace(tmp_path: Path, installation: I
     script = tmp_path / "with-stdout"
     script.write_text(f'#!/bin/sh\nexec "$@" >{output}\n')
     script.chmod(0o755)
-    flags = (f"--functions={installation.functions}", f"--config={installation.config}", "--shutdown-delay=0s")
+    flags = (*installation.flags, "--shutdown-delay=0s")
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     with RunnerProcess(*flags, prefix=[str(script)], environment={"OTEL_TRACES_EXPORTER": "console"}) as runner:
         async with grpc.aio.insecure_channel(runner.address) as channel:

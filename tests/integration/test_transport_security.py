@@ -10,8 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +19,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
-from integration.conftest import Installation, front_of
+from integration.conftest import Installation
 from integration.test_eval import SHOP, evaluate
 from krm_runner.app.front_port import read_credentials
 from krm_runner.core.errors import ConfigurationError
@@ -30,14 +29,6 @@ from support.client import Answer, Client, check_health
 from support.runner import RunnerProcess
 from support.secret_volume import SecretVolume
 from support.server import free_port
-
-
-@pytest.fixture
-def installation(tmp_path: Path) -> Iterator[Installation]:
-    """TLS and tokens are krm-front's."""
-    with ExitStack() as stack:
-        yield Installation(tmp_path, stack, front=front_of("front"))
-
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 COPY = "#!/bin/sh\nexec cat\n"
@@ -90,8 +81,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, installation: Installation) -> Site:
-    return Site(tmp_path, installation)
+def site(tmp_path: Path, fronted: Installation) -> Site:
+    return Site(tmp_path, fronted)
 
 
 def tls(volume: SecretVolume, *, clients: bool = False) -> list[str]:

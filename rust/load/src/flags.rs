@@ -10,6 +10,8 @@ pub const USAGE: &str = "\
 Usage of load:
   -addresses string
     \tof the servers, on this machine, with commas between (default \"localhost:9445\")
+  -ca string
+    \tfile with the CA of the servers, in PEM: calls go by TLS
   -callers int
     \tcalls at a time (default 1)
   -image string
@@ -24,6 +26,8 @@ Usage of load:
     \thow long calls are started (default 1)
   -timeout duration
     \tdeadline of a call (default 2m0s)
+  -token string
+    \tbearer token of the calls
 ";
 
 pub struct Flags {
@@ -35,6 +39,8 @@ pub struct Flags {
     pub timeout: Duration,
     pub image: String,
     pub input: String,
+    pub ca: String,
+    pub token: String,
 }
 
 pub enum Parsed {
@@ -68,6 +74,8 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Parsed, Stri
         timeout: MAX_TIMEOUT,
         image: String::new(),
         input: String::new(),
+        ca: String::new(),
+        token: String::new(),
     };
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
@@ -91,6 +99,8 @@ pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Parsed, Stri
             "timeout" => flags.timeout = duration(&value).ok_or_else(wrong)?,
             "image" => flags.image = value,
             "input" => flags.input = value,
+            "ca" => flags.ca = value,
+            "token" => flags.token = value,
             _ => return Err(format!("no such flag: -{name}")),
         }
     }

@@ -55,7 +55,7 @@ fn run(flags: &Flags) -> Result<String, Box<dyn Error>> {
 }
 
 async fn measure(flags: &Flags, request: &Bytes) -> Result<Report, Box<dyn Error>> {
-    let target = Target::connect(&flags.addresses, request).await?;
+    let target = Target::connect(flags, request).await?;
     // The first call pays for the connection, and for whatever is read for the first time.
     target.call_each().await?;
     let target = target.with_timeout(flags.timeout);

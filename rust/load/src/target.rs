@@ -6,14 +6,21 @@
 use std::error::Error;
 use std::future::poll_fn;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::RecvStream;
 use h2::client::{self, SendRequest};
-use http::header::{CONTENT_TYPE, HeaderValue, TE, USER_AGENT};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, TE, USER_AGENT};
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use crate::flags::Flags;
 use crate::status::{CANCELLED, DEADLINE_EXCEEDED, INTERNAL, RESOURCE_EXHAUSTED, Status, UNKNOWN};
 
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(120);
@@ -43,16 +50,21 @@ pub struct Target {
 
 impl Target {
     /// Addresses have commas between them.
-    pub async fn connect(addresses: &str, request: &Bytes) -> Result<Self, Box<dyn Error>> {
+    pub async fn connect(flags: &Flags, request: &Bytes) -> Result<Self, Box<dyn Error>> {
+        let tls = if flags.ca.is_empty() { None } else { Some(tls(&flags.ca)?) };
         let mut servers = Vec::new();
-        for address in addresses.split(',') {
-            servers.push(Server::connect(address).await.map_err(|error| format!("{address}: {error}"))?);
+        for address in flags.addresses.split(',') {
+            let server = Server::connect(address, tls.as_ref()).await;
+            servers.push(server.map_err(|error| format!("{address}: {error}"))?);
         }
-        let headers = HeaderMap::from_iter([
+        let mut headers = HeaderMap::from_iter([
             (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
             (USER_AGENT, HeaderValue::from_static("krm-runner-load")),
             (TE, HeaderValue::from_static("trailers")),
         ]);
+        if !flags.token.is_empty() {
+            headers.insert(AUTHORIZATION, HeaderValue::try_from(format!("Bearer {}", flags.token))?);
+        }
         Ok(Self { servers, request: request.clone(), headers, timeout: MAX_TIMEOUT }.with_timeout(MAX_TIMEOUT))
     }
 
@@ -82,12 +94,26 @@ impl Target {
 }
 
 impl Server {
-    async fn connect(address: &str) -> Result<Self, Box<dyn Error>> {
-        let uri = Uri::builder().scheme("http").authority(address).path_and_query(METHOD).build()?;
+    async fn connect(address: &str, tls: Option<&TlsConnector>) -> Result<Self, Box<dyn Error>> {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let uri = Uri::builder().scheme(scheme).authority(address).path_and_query(METHOD).build()?;
         let socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
         let socket = tokio::net::TcpStream::from_std(socket)?;
+        let sender = if let Some(tls) = tls {
+            let name = ServerName::try_from(uri.host().unwrap_or_default().to_owned())?;
+            Self::speak(tls.connect(name, socket).await?).await?
+        } else {
+            Self::speak(socket).await?
+        };
+        Ok(Self { sender, uri })
+    }
+
+    async fn speak<S>(socket: S) -> Result<SendRequest<Bytes>, h2::Error>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let (sender, connection) = client::Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -99,8 +125,19 @@ impl Server {
             .await?;
         // Its errors are those of its calls.
         tokio::spawn(async { _ = connection.await });
-        Ok(Self { sender, uri })
+        Ok(sender)
     }
+}
+
+/// Trusts the CAs of a file.
+fn tls(ca: &str) -> Result<TlsConnector, Box<dyn Error>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca)? {
+        roots.add(certificate?)?;
+    }
+    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 /// Calls one server, one call at a time.
