@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -48,6 +49,13 @@ class MemoryCgroup:
         events = (self.path / ("memory.oom_control" if self._is_v1 else "memory.events")).read_text().split()
         return int(events[events.index("oom_kill") + 1])
 
+    def remove(self) -> None:
+        """As soon as its last process is gone: those of a runner that was killed end a moment after it."""
+        end = time.monotonic() + 20
+        while (self.path / "cgroup.procs").read_text() and time.monotonic() < end:
+            time.sleep(0.05)
+        self.path.rmdir()
+
     def _set(self, name: str, value: int) -> None:
         (self.path / name).write_text(str(value))
 
@@ -59,7 +67,7 @@ def cgroup() -> Iterator[MemoryCgroup]:
     except OSError as error:
         missing(f"no memory cgroup can be made here ({error.strerror}): not root?")
     yield created
-    created.path.rmdir()
+    created.remove()
 
 
 ITEM = b"- apiVersion: v1\n  kind: ConfigMap\n  data:\n    text: some text that is not short\n"
