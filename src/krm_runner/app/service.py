@@ -25,7 +25,7 @@ from krm_runner.front.pod_questions import PodQuestions
 from krm_runner.front.promises import FrontPromises
 from krm_runner.process.spawn import initial_environment
 from krm_runner.settings import ExecSettings, PodSettings, Settings
-from krm_runner.telemetry import exporters, logs
+from krm_runner.telemetry import exporters, internal_errors, logs
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.pod_metrics import PodMetrics
 
@@ -54,6 +54,7 @@ async def serve(settings: Settings) -> None:
 
     telemetry = exporters.start(settings.exporters)
     metrics = EvaluationMetrics(telemetry.meter)
+    internal_errors.observe(telemetry.meter)
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, telemetry.close)

@@ -8,10 +8,9 @@ it goes, or what to refuse it with. Every call has its one log line and its metr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import structlog
 from opentelemetry.trace import Tracer
 
 from krm_runner.core.errors import EvaluationError, FunctionNotFoundError, ShuttingDownError, UnexpectedError
@@ -20,12 +19,12 @@ from krm_runner.front.ended import EndedCalls
 from krm_runner.front.held_calls import HeldCalls
 from krm_runner.front.local_functions import LocalFunction, LocalFunctions
 from krm_runner.front.promises import FrontPromises
-from krm_runner.rpc._generated.front_pb2 import Call, Ended, Forwarded, Gone, Refuse, Run, Served, ToFront
+from krm_runner.rpc._generated.front_pb2 import Call, Ended, Forwarded, FromFront, Gone, Refuse, Run, Served, ToFront
 from krm_runner.rpc.call_record import CallRecord, CallTerms, shown_image
+from krm_runner.telemetry import internal_errors
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.tracing import evaluation_span, trace_headers
 
-_log = structlog.get_logger("krm_runner.front")
 _PATIENCE = 60.0
 """How long after a call's deadline the front may still have something to say of it."""
 
@@ -87,7 +86,7 @@ class FrontCalls:
             return
         # Before anything else is heard of it: the front may have sent it on, and have its answer, already.
         self._held.hold(call.id, is_promised=call.is_promised, connection=call.connection)
-        task = asyncio.get_running_loop().create_task(self._serve(call, record), name=f"call {call.id}")
+        task = asyncio.get_running_loop().create_task(self._serve(call, record), name=record.image)
         self._tasks[call.id] = task
         if self._stopping:
             _cancel(task)
@@ -136,6 +135,18 @@ class FrontCalls:
             # It was on its way back to the front.
             executed.record.went_away(self._now())
             executed.record.report(self._metrics, self._now())
+
+    def about(self, message: FromFront) -> Mapping[str, str]:
+        """The image of the call that a message is about, for the log."""
+        image = message.call.image or message.ended.image or message.served.image
+        if not image and (task := self._tasks.get(message.forwarded.id or message.gone.id)) is not None:
+            image = task.get_name()
+        return {"image": shown_image(image)} if image else {}
+
+    def give_up(self, call: Call, error: Exception) -> None:
+        """Refuse a call that was not taken up, because of a bug."""
+        record = CallRecord(started=self._now(), request_bytes=call.message_bytes, image=shown_image(call.image))
+        self._refuse(call, record, UnexpectedError(record.image, cause=error))
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -201,10 +212,11 @@ class FrontCalls:
             del self._tasks[call.id]
             self._executed.pop(call.id, None)
             self._held.release(call.id)
-            if ended is None:
-                record.report(self._metrics, self._now())
-            else:
-                self._ended.report(ended, unseen=False)
+            with internal_errors.contained("call", image=record.image):
+                if ended is None:
+                    record.report(self._metrics, self._now())
+                else:
+                    self._ended.report(ended, unseen=False)
 
     async def _answer(self, call: Call, record: CallRecord) -> Ended | None:
         """What the front says of a call that it executed; nothing of one that was answered from here."""
@@ -263,7 +275,7 @@ class FrontCalls:
 
     def _refuse(self, call: Call, record: CallRecord, error: Exception) -> None:
         if not isinstance(error, EvaluationError):
-            _log.error("unexpected error", image=record.image, exc_info=error)
+            internal_errors.report("call", error, image=record.image)
             error = UnexpectedError(record.image, cause=error)
         status = record.refused(error)
         refuse = Refuse(id=call.id, code=status.number, message=status.message, details=status.details)

@@ -24,6 +24,7 @@ from krm_runner.rpc._generated.front_pb2 import Alive, CancelCalls, Configure, D
 from krm_runner.rpc.evaluate import SERVICE_NAME
 from krm_runner.rpc.health import Health as HealthService
 from krm_runner.rpc.server import HealthPort
+from krm_runner.telemetry import internal_errors
 
 _log = structlog.get_logger("krm_runner.front")
 
@@ -163,6 +164,17 @@ class FrontServer:
             )
 
     def _received(self, message: FromFront) -> None:
+        """Handle one message. A bug in that must not cost the other calls."""
+        try:
+            self._handle(message)
+        except Exception as error:
+            kind = message.WhichOneof("message") or ""
+            about = {**self._calls.about(message), **self._questions.about(message)}
+            internal_errors.report("front message", error, message=kind, **about)
+            if kind == "call":
+                self._calls.give_up(message.call, error)
+
+    def _handle(self, message: FromFront) -> None:
         match message.WhichOneof("message"):
             case "ended":
                 self._calls.ended(message.ended)

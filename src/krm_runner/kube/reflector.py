@@ -21,6 +21,7 @@ from krm_runner.core.backoff import Backoff
 from krm_runner.core.errors import KubernetesError, KubernetesUnavailableError
 from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.kube.client import KubeClient
+from krm_runner.telemetry.internal_errors import contained
 
 _log = structlog.get_logger("krm_runner.kube")
 _FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
@@ -180,11 +181,9 @@ class Reflector:
 
     def _tell(self, change: ChangeKind, found: JsonObject) -> None:
         """Hand one event on. A defect in what is done about it must not end the watch of all other objects."""
-        try:
+        name = as_text(as_object(found.get("metadata")).get("name"))
+        with contained("watch event", path=self._path, change=change.value, name=name):
             self._copy.changed(change, found)
-        except Exception:
-            name = as_text(as_object(found.get("metadata")).get("name"))
-            _log.exception("event not handled", path=self._path, change=change.value, name=name)
 
     def _connected(self) -> None:
         self._trouble = None

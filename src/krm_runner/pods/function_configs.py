@@ -25,6 +25,7 @@ from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 from krm_runner.core.rights import FUNCTION_CONFIGS
 from krm_runner.kube.client import KubeClient
 from krm_runner.kube.reflector import ChangeKind, Reflector
+from krm_runner.telemetry.internal_errors import contained
 
 _log = structlog.get_logger("krm_runner.pods")
 _KIND, _, _GROUP = FUNCTION_CONFIGS.partition(".")
@@ -73,7 +74,8 @@ class FunctionConfigs:
         """See `kube.reflector.Copy`."""
         self._held.clear()
         for found in objects:
-            self.changed(ChangeKind.ADDED, found)
+            with contained("watch event", path=self._path, name=as_text(as_object(found.get("metadata")).get("name"))):
+                self.changed(ChangeKind.ADDED, found)
 
     def changed(self, kind: ChangeKind, found: JsonObject) -> None:
         """See `kube.reflector.Copy`."""
