@@ -9,10 +9,11 @@ import pytest
 
 from cluster.api_only import ApiServer
 from control_plane import local_images
+from control_plane.faults import InitFails
 from control_plane.site import PlayedSite
 from control_plane.test_templates import FLAG as FROM_TEMPLATE
 from control_plane.test_templates import template, versions
-from support.calls import served, wish
+from support.calls import served, until_ok, wish
 from support.client import Client
 from support.defects import with_defect
 from support.load import Load
@@ -161,3 +162,25 @@ async def test_an_event_that_cannot_be_handled_does_not_end_the_watch(
         runner.wait_for_line(rf'event="unexpected error" where="watch event" path=\S*pods {change}name=unlucky-v1-1-')
         assert metrics.sum("internal_errors_total", where="watch event") > 0
         assert runner.process.poll() is None
+
+
+CLOCK = """
+import time
+from pathlib import Path
+
+def set_back(time=time.time):
+    return time() - (3600 if Path("{gate}").exists() else 0)
+
+time.time = set_back
+"""
+
+
+async def test_a_wall_clock_that_is_set_back_delays_no_restart(site: PlayedSite, image: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    runner = site.start(site.account(), environment=with_defect(tmp_path, CLOCK.format(gate=gate)))
+    site.kubelet.fault = InitFails(1, "not today")
+    async with Client(runner.address) as client:
+        assert (await client.evaluate(image, wish())).reason == "POD_CANNOT_START"
+        site.kubelet.fault = None
+        gate.touch()
+        await until_ok(client, image)
