@@ -2,19 +2,65 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from integration.conftest import Installation
-from support.client import Client
+from support.client import Client, answer_of, watch_health
 from support.defects import with_defect
 from support.metrics import Metrics
+from support.processes import eventually
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 COPY = "#!/bin/sh\nexec cat\n"
 FRONT_ALONE = pytest.mark.parametrize("installation", ["front"], indirect=True)
+
+# Both upon SIGHUP.
+RAISES = """
+from krm_runner.evaluators.function_file import FunctionFile
+def read(**_):
+    raise RuntimeError("a defect")
+async def broken(self, watch=FunctionFile.watch):
+    self._read = read
+    await watch(self)
+FunctionFile.watch = broken
+"""
+RETURNS = """
+from krm_runner.evaluators.function_file import FunctionFile
+async def watch(self):
+    await self._is_asked.wait()
+FunctionFile.watch = watch
+"""
+
+
+@pytest.mark.parametrize(("defect", "why"), [(RAISES, "RuntimeError: a defect"), (RETURNS, "without an error")])
+async def test_a_loop_that_ends_ends_the_service_after_its_calls(
+    installation: Installation, tmp_path: Path, defect: str, why: str
+) -> None:
+    gate = tmp_path / "gate"
+    image = installation.add("slow", f"#!/bin/sh\nwhile [ ! -e {gate} ]; do sleep 0.05; done\nexec cat\n")
+    runner = installation.start("--shutdown-delay=0s", environment=with_defect(tmp_path, defect))
+    runner.wait_for_line("event=serving")
+    async with Client(runner.address) as client:
+        call = client.start(image, LIST)
+        await eventually(lambda: len(runner.functions) > 0, what="the function runs")
+        statuses = watch_health(client.channel)
+        assert (await anext(statuses)).status == HealthCheckResponse.SERVING
+        runner.process.send_signal(signal.SIGHUP)
+        assert (await anext(statuses)).status == HealthCheckResponse.NOT_SERVING
+        gate.touch()
+        assert (await answer_of(call)).code == "OK"
+    assert await asyncio.to_thread(runner.wait) == 1
+    runner.wait_for_line('event="loop ended unexpectedly: the service ends" loop="function configuration"')
+    ended = f'krm-runner serve: the loop "function configuration" ended unexpectedly ({why}); its log has more'
+    assert runner.lines[-1] == ended
+
 
 UNREPORTABLE = """
 from krm_runner.front.ended import EndedCalls
@@ -55,3 +101,30 @@ async def test_a_record_that_cannot_be_handled_is_logged_and_counted(
     runner.wait_for_line(f"event=evaluated image={re.escape(lucky)} runtime=exec code=OK")
     assert metrics.sum("internal_errors_total", where="front message") == 2
     assert runner.process.poll() is None
+
+
+FLOOD = """
+import asyncio
+from krm_runner.front.server import FrontServer
+from krm_runner.rpc._generated.front_pb2 import Forget, ToFront
+from pathlib import Path
+async def beat(self):
+    while True:
+        await asyncio.sleep(0.01)
+        if Path("{gate}").exists():
+            self._link.send(ToFront(forget=Forget(standby={{"x" * 1000000: 1}})))
+FrontServer.beat = beat
+"""
+
+
+@FRONT_ALONE
+async def test_a_front_that_reads_nothing_ends_the_service_before_the_memory_is_full(
+    installation: Installation, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    runner = installation.start(environment=with_defect(tmp_path, FLOOD.format(gate=gate)))
+    runner.wait_for_line("event=serving")
+    os.kill(runner.parts[1], signal.SIGSTOP)
+    gate.touch()
+    assert await asyncio.to_thread(runner.wait) == 1
+    assert re.search(r"krm-front: it does not read its messages: \d+ bytes wait, more than 67108864$", runner.lines[-1])

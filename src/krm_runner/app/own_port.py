@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from opentelemetry.trace import Tracer
 
 from krm_runner.app.exec_runtime import ExecRuntime
+from krm_runner.app.loops import Loops
 from krm_runner.app.shares import request_memory
 from krm_runner.core.bearer_tokens import BearerTokens
 from krm_runner.core.evaluation import Evaluator
@@ -45,9 +46,11 @@ class Security:
             transport = "mutual TLS" if self.certificates.wants_clients_certificates else "TLS"
         return transport if self.tokens is None else f"{transport}, tokens"
 
-    def background(self) -> list[Coroutine[object, object, None]]:
-        """What follows the files; never returns."""
-        return [kept.keep() for kept in (self.certificates, self.tokens) if kept is not None]
+    def follow(self, loops: Loops) -> None:
+        """Read the files again whenever they change."""
+        for name, kept in (("server certificates", self.certificates), ("callers' tokens", self.tokens)):
+            if kept is not None:
+                loops.start(kept.keep(), name=name)
 
 
 def read_security(settings: SecuritySettings) -> Security:
@@ -111,14 +114,12 @@ class OwnPort:
         """See `app.port.Port`."""
         return self._handler.calls_under_way
 
-    async def start(self) -> None:
+    async def start(self, loops: Loops) -> None:
         """See `app.port.Port`."""
         await self._server.start()
-
-    def background(self) -> list[Coroutine[object, object, None]]:
-        """See `app.port.Port`."""
-        processes = [] if self._exec_runtime is None else [self._exec_runtime.executor.reap_strays()]
-        return [*processes, *self._security.background()]
+        if self._exec_runtime is not None:
+            loops.start(self._exec_runtime.executor.reap_strays(), name="reaping of processes")
+        self._security.follow(loops)
 
     def set_serving(self, serving: bool) -> None:
         """See `app.port.Port`."""

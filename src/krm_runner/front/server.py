@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
@@ -91,26 +92,31 @@ class FrontServer:
         self._health.set_serving(serving)
         self._link.send(ToFront(health=Health(serving=serving)))
 
-    async def beat(self) -> None:
+    async def beat(self) -> NoReturn:
         """Tell the front again and again that this process is there; never returns."""
         while True:
             self._link.send(ToFront(alive=Alive()))
             await asyncio.sleep(_BEAT_SECONDS)
 
-    async def watch(self) -> None:
-        """ServeError when the front ends before it was asked to."""
+    async def watch(self) -> NoReturn:
+        """Raise ServeError when the front ends before it is asked to. Never returns."""
         assert self._program is not None  # noqa: S101 - it was started
         await asyncio.wait(self._endings(self._program), return_when=asyncio.FIRST_COMPLETED)
         if not self._draining:
             how = await self._how_it_ended(self._program)
             _log.error("the front has ended", front=str(self._path), how=how)
             raise ServeError(f"the front has ended, and without it nothing is served: {self._path}: {how}")
+        raise await asyncio.get_running_loop().create_future()
 
     async def stop(self, *, lame_duck: float, total: float) -> None:
         """Stop without losing a call, at the pace of `rpc.server.GrpcServer.stop`."""
         self._health.set_serving(False)
         self._link.send(ToFront(health=Health(serving=False, end_standby=True)))
-        await asyncio.sleep(lame_duck)
+        if self._program is None or self._link.closed.done():
+            # Nothing can be said to it any more.
+            await self.close()
+            return
+        await asyncio.wait(self._endings(self._program), timeout=lame_duck, return_when=asyncio.FIRST_COMPLETED)
         self._draining = True
         self._health.close()
         self._link.send(ToFront(drain=Drain()))
@@ -120,7 +126,7 @@ class FrontServer:
             self._calls.stop()
             await self._is_over(within=_LAST_GRACE)
         await self.close()
-        if self._program is not None and self._program.ended.done() and self._program.ended.result() != 0:
+        if self._program.ended.done() and self._program.ended.result() != 0:
             _log.warning(
                 "the front has ended badly", front=str(self._path), how=describe_end(self._program.ended.result())
             )

@@ -57,18 +57,16 @@ class FunctionConfigs:
         self._is_held = asyncio.Event()
         self._has_said_forbidden = False
 
-    async def keep(self) -> NoReturn:
-        """Remove the finalizer wherever it holds up a deletion. Never returns; cancel it."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._remove_finalizers())
-            while True:
-                try:
-                    await self._watch()
-                except KubernetesForbiddenError as error:
-                    self._say_forbidden(error)
-                except KubernetesError as error:
-                    _log.debug("function configs not watched", error=str(error))
-                await asyncio.sleep(self._look_interval)
+    async def watch(self) -> NoReturn:
+        """Find the objects whose deletion waits for the finalizer. Never returns; cancel it."""
+        while True:
+            try:
+                await self._watch()
+            except KubernetesForbiddenError as error:
+                self._say_forbidden(error)
+            except KubernetesError as error:
+                _log.debug("function configs not watched", error=str(error))
+            await asyncio.sleep(self._look_interval)
 
     def replaced(self, objects: list[JsonObject]) -> None:
         """See `kube.reflector.Copy`."""
@@ -93,7 +91,8 @@ class FunctionConfigs:
         if await serves_function_configs(self._client):
             await Reflector(self._client, self._path, self, is_certain=False, metadata_only=True).run()
 
-    async def _remove_finalizers(self) -> NoReturn:
+    async def remove_finalizers(self) -> NoReturn:
+        """Remove the finalizer from the objects that `watch` finds. Never returns; cancel it."""
         failures = 0
         while True:
             await self._is_held.wait()
