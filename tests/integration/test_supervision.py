@@ -15,7 +15,9 @@ from integration.conftest import Installation
 from support.client import Client, answer_of, watch_health
 from support.defects import with_defect
 from support.metrics import Metrics
-from support.processes import eventually
+from support.processes import children, command_lines, eventually
+from support.runner import write_function
+from support.wrapper import WrapperProcess
 
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 COPY = "#!/bin/sh\nexec cat\n"
@@ -103,6 +105,26 @@ async def test_a_record_that_cannot_be_handled_is_logged_and_counted(
     assert runner.process.poll() is None
 
 
+@FRONT_ALONE
+@pytest.mark.parametrize("place", ["task", "worker"])
+async def test_a_panic_of_the_front_ends_it_with_its_functions_and_the_service(
+    installation: Installation, place: str
+) -> None:
+    slow = installation.add("slow", f"#!/bin/sh\nsleep 5411 & sleep 5412 # {place}\n")
+    broken = installation.add(f"panic-in-{place}", COPY)
+    runner = installation.start()
+    runner.wait_for_line("event=serving")
+    async with Client(runner.address) as client:
+        other = client.start(slow, LIST)
+        await eventually(lambda: {"sleep 5411", "sleep 5412"} <= {*command_lines()}, what="the function runs")
+        assert (await client.evaluate(broken, LIST)).code == "UNAVAILABLE"
+        assert (await answer_of(other)).code == "UNAVAILABLE"
+    assert await asyncio.to_thread(runner.wait) == 1
+    runner.wait_for_line(r'level=error event="panic: .*message="injected by \S+" location=rust/engine/src/panics\S+')
+    runner.wait_for_line(r'event="the front has ended" front=\S+/krm-front how="killed by SIGABRT"')
+    await eventually(lambda: not {"sleep 5411", "sleep 5412"} & {*command_lines()}, what="its functions are gone")
+
+
 FLOOD = """
 import asyncio
 from krm_runner.front.server import FrontServer
@@ -128,3 +150,41 @@ async def test_a_front_that_reads_nothing_ends_the_service_before_the_memory_is_
     gate.touch()
     assert await asyncio.to_thread(runner.wait) == 1
     assert re.search(r"krm-front: it does not read its messages: \d+ bytes wait, more than 67108864$", runner.lines[-1])
+
+
+@pytest.mark.parametrize("place", ["task", "worker"])
+async def test_a_panic_in_a_call_of_the_wrapper_costs_that_call_alone(
+    wrapper_server: Path, tmp_path: Path, place: str
+) -> None:
+    gate = tmp_path / "gate"
+    function = write_function(
+        tmp_path, "function", f"#!/bin/sh\nwhile [ ! -e {gate} ]; do sleep 0.05; done\nexec cat\n"
+    )
+    flags = ("--standby=0", "--max-parallel=2", "--", str(function))
+    with WrapperProcess(*flags, program=str(wrapper_server)) as wrapper:
+        async with Client(wrapper.address) as client:
+            other = client.start("example.com/other:v1", LIST)
+            await eventually(lambda: len(children(wrapper.pid)) == 1, what="the other call runs")
+            # More than there are places.
+            for _ in range(5):
+                answer = await client.evaluate(f"example.com/panic-in-{place}:v1", LIST)
+                assert (answer.code, answer.reason) == ("INTERNAL", "UNEXPECTED")
+                assert f'function "example.com/panic-in-{place}:v1": unexpected panic' in answer.message
+            await eventually(lambda: len(children(wrapper.pid)) == 1, what="their processes are gone")
+            gate.touch()
+            assert (await answer_of(other)).resource_list == LIST
+            assert (await client.evaluate("example.com/other:v1", LIST)).resource_list == LIST
+        wrapper.wait_for_line(r'level=error event="panic: .*message="injected by \S+" location=\S+panics')
+        wrapper.wait_for_line(rf"event=evaluated image=example.com/panic-in-{place}:v1 code=INTERNAL")
+
+
+async def test_without_the_thread_of_the_standby_every_call_has_a_process_of_its_own(
+    wrapper_server: Path, tmp_path: Path
+) -> None:
+    function = write_function(tmp_path, "panic-in-standby", COPY)
+    with WrapperProcess("--", str(function), program=str(wrapper_server)) as wrapper:
+        wrapper.wait_for_line(r'event="panic: .*thread=standby')
+        async with Client(wrapper.address) as client:
+            for _ in range(3):
+                assert (await client.evaluate("", LIST)).resource_list == LIST
+        assert await asyncio.to_thread(wrapper.stop) == 0
