@@ -6,13 +6,15 @@ set -eu
 cd "$(dirname "$0")/../.."
 profile=${1:-release}
 programs=build/programs/$profile
+features=
+[ "$profile" != ci ] || features="--features faults"
 if [ "$profile" = release ]; then
     # Paths of this machine would be different in every build. Elsewhere the flags of `cargo test` are kept, and with them
     # what it has compiled.
     cargo_home=${CARGO_HOME:-$HOME/.cargo}
     export RUSTFLAGS="--remap-path-prefix=$PWD=. --remap-path-prefix=$cargo_home=cargo"
 fi
-cargo build --quiet --locked --profile "$profile" --package krm-front
+cargo build --quiet --locked --profile "$profile" $features --package krm-front
 mkdir -p "$programs"
 # Renamed into place: the program may be running.
 for directory in "$programs" .venv/bin; do

@@ -222,7 +222,7 @@ async def test_a_runner_killed_in_a_cold_start_leaves_a_pod_that_the_next_uses(
     async with Client(first.address) as client:
         with site.kubelet.hold():
             call = asyncio.ensure_future(client.evaluate(image, wish()))
-            await eventually(lambda: bool(site.pods()), what="its pod is being started")
+            await eventually(lambda: bool(site.pods() and site.services()), what="its pod is being started")
             first.stop(signal.SIGKILL)
             assert (await call).code == "UNAVAILABLE"
     async with Client(site.start(place).address) as client:

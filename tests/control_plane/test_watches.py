@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
 
 from cluster.api_only import ApiServer
 from control_plane import local_images
+from control_plane.faults import InitFails
 from control_plane.site import PlayedSite
 from control_plane.test_templates import FLAG as FROM_TEMPLATE
 from control_plane.test_templates import template, versions
-from support.calls import served, wish
+from support.calls import served, until_ok, wish
 from support.client import Client
+from support.defects import with_defect
 from support.load import Load
+from support.metrics import Metrics
 from support.processes import eventually
 from support.push import Push
 from support.relay import Relay
@@ -111,12 +113,6 @@ async def test_a_pod_of_another_runner_is_known_as_soon_as_it_serves(site: Playe
     assert len(site.pods()) == 1
 
 
-def with_defect(directory: Path, patch: str) -> dict[str, str]:
-    """The environment of a runner whose code is changed before it starts."""
-    (directory / "sitecustomize.py").write_text(patch)
-    return {"PYTHONPATH": os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])}
-
-
 DEAD_WATCH = """
 import asyncio
 from krm_runner.kube.reflector import Reflector
@@ -153,9 +149,38 @@ async def test_an_event_that_cannot_be_handled_does_not_end_the_watch(
     site: PlayedSite, push: Push, tmp_path: Path
 ) -> None:
     unlucky, lucky = (push(name, local_images.obliging()) for name in ("unlucky", "lucky"))
-    runner = site.start(site.account(), environment=with_defect(tmp_path, UNREADABLE_POD))
+    place = site.account()
+    for change in ("change=ADDED ", ""):
+        # The second runner finds the pod in its first list.
+        metrics = Metrics()
+        environment = metrics.environment | with_defect(tmp_path, UNREADABLE_POD)
+        runner = site.start(place, environment=environment)
+        async with Client(runner.address) as client:
+            if change:
+                await client.evaluate(unlucky, wish(), timeout=2)
+            served(await client.evaluate(lucky, wish()))
+        runner.wait_for_line(rf'event="unexpected error" where="watch event" path=\S*pods {change}name=unlucky-v1-1-')
+        assert metrics.sum("internal_errors_total", where="watch event") > 0
+        assert runner.process.poll() is None
+
+
+CLOCK = """
+import time
+from pathlib import Path
+
+def set_back(time=time.time):
+    return time() - (3600 if Path("{gate}").exists() else 0)
+
+time.time = set_back
+"""
+
+
+async def test_a_wall_clock_that_is_set_back_delays_no_restart(site: PlayedSite, image: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    runner = site.start(site.account(), environment=with_defect(tmp_path, CLOCK.format(gate=gate)))
+    site.kubelet.fault = InitFails(1, "not today")
     async with Client(runner.address) as client:
-        await client.evaluate(unlucky, wish(), timeout=2)
-        served(await client.evaluate(lucky, wish()))
-    runner.wait_for_line('event="event not handled" .*name=unlucky-v1-1-')
-    assert runner.process.poll() is None
+        assert (await client.evaluate(image, wish())).reason == "POD_CANNOT_START"
+        site.kubelet.fault = None
+        gate.touch()
+        await until_ok(client, image)

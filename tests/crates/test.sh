@@ -6,6 +6,6 @@ cd "$(dirname "$0")/../.."
 skipped="testing the wrapper server and the front"
 . tests/crates/cargo.sh
 echo "testing the wrapper server and the front (the first time takes two minutes)"
-cargo clippy --quiet --locked --profile ci --workspace --all-targets -- -D warnings
+cargo clippy --quiet --locked --profile ci --workspace --all-features --all-targets -- -D warnings
 # Builds examples/verdict as well, for the tests that hold its verdicts against the runner's.
-cargo test --quiet --locked --profile ci --workspace
+cargo test --quiet --locked --profile ci --workspace --all-features

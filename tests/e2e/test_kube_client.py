@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from cluster.layout import Layout
 from krm_runner.core.errors import (
     KubernetesInvalidError,
     KubernetesNotFoundError,
@@ -17,6 +20,7 @@ from krm_runner.core.errors import (
 from krm_runner.core.json_object import JsonObject, as_object
 from krm_runner.kube.client import KEPT, KubeClient
 from support.played_api import played_api
+from support.processes import eventually, open_connections
 from support.relay import Relay
 
 
@@ -128,6 +132,43 @@ async def test_many_requests_share_few_connections_and_a_log_has_its_own() -> No
         hold.set()
     assert most == 8
     assert len(connections) <= 9, "the one of the log may be used again"
+
+
+async def test_connections_with_old_certificates_are_closed_after_their_last_request(
+    api_server: Layout, tmp_path: Path
+) -> None:
+    go_on = asyncio.Event()
+    refusals = [401]
+    port = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal port
+        port = int(request.host.rpartition(":")[2])
+        if "watch" not in request.query:
+            return web.json_response({}, status=refusals.pop() if refusals else 200)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"before\n")
+        await go_on.wait()
+        await response.write(b"after\n")
+        return response
+
+    authority = tmp_path / "ca.crt"
+    certificate = api_server.certificate("ca").read_bytes()
+    authority.write_bytes(certificate)
+    async with played_api(answer, authority=authority) as client:
+        async with client.stream("/api/v1/pods", {"watch": "true"}, seconds=60) as lines:
+            arriving = aiter(lines)
+            assert await anext(arriving) == b"before"
+            authority.write_bytes(certificate + b"\n")
+            await client.get("/api/v1/pods")
+            assert refusals == []
+            assert len(open_connections(os.getpid(), to=port)) == 3, "of the watch, the refused request and the new one"
+            go_on.set()
+            assert await anext(arriving) == b"after"
+        await eventually(lambda: len(open_connections(os.getpid(), to=port)) == 1, what="the old ones are closed")
+        await client.get("/api/v1/pods")
+        assert len(open_connections(os.getpid(), to=port)) == 1
 
 
 async def test_connections_are_kept_for_the_next_burst() -> None:

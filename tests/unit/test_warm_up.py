@@ -112,7 +112,7 @@ async def test_failures_are_logged_and_hold_up_nobody(path: Path, logs: list[str
     known, unknown, end = logs
     assert (known["log_level"], known["image"], known["reason"]) == ("warning", "b", "FUNCTION_NOT_FOUND")
     assert "not found" in known["error"]
-    assert (unknown["log_level"], unknown["image"], unknown["error"]) == ("error", "c", "ValueError('c')")
+    assert (unknown["log_level"], unknown["image"], repr(unknown["exc_info"])) == ("error", "c", "ValueError('c')")
     assert (end["functions"], end["failed"]) == (2, 2)
 
 

@@ -14,6 +14,7 @@ use crate::errors::EvaluationError;
 use crate::forecast::Forecast;
 use crate::memory_forecast::MemoryForecast;
 use crate::metrics::Metrics;
+use crate::panics;
 use crate::places::{Member, Places};
 use crate::process::child::Function;
 use crate::process::execution::{Ended, Failure, execute};
@@ -105,6 +106,7 @@ impl Call {
             && let Some((process, identity)) = reserve.take()
         {
             let (child, feed) = process.feed(&self.input);
+            panics::inject("worker", &self.image);
             let ended = execute(child, feed, &self.input, self.max_output, &self.stop);
             let Ok(Ended { ignored_input: true, stdout, .. }) = &ended else { return (Origin::Standby, ended) };
             let is_answer = !stdout.is_empty();
@@ -122,9 +124,10 @@ impl Call {
             let gave_way = is_lack(&error) && self.places.reserves.give_way();
             if gave_way { start() } else { Err(error) }
         });
-        let ended = started
-            .map_err(Failure::Start)
-            .and_then(|(child, feed)| execute(child, feed, &self.input, self.max_output, &self.stop));
+        let ended = started.map_err(Failure::Start).and_then(|(child, feed)| {
+            panics::inject("worker", &self.image);
+            execute(child, feed, &self.input, self.max_output, &self.stop)
+        });
         (Origin::OnDemand, ended)
     }
 

@@ -239,7 +239,7 @@ impl Ticket<'_> {
             }
         });
         let _queued = queued.map_err(refused)?;
-        let (turn, result) = outcome.await.map_err(|_| EvaluationError::unexpected(image, "end of its thread"))?;
+        let (turn, result) = outcome.await.map_err(|_| EvaluationError::unexpected(image, "panic"))?;
         on_turn(turn);
         result
     }

@@ -18,6 +18,7 @@ pub mod log_excerpt;
 pub mod memory;
 pub mod memory_forecast;
 pub mod metrics;
+pub mod panics;
 pub mod places;
 pub mod process;
 pub mod reserve;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use libc::POLLIN;
 
 use crate::log::{Level, Line};
+use crate::panics;
 use crate::places::Places;
 use crate::process::Bell;
 use crate::process::child::{Function, WaitingChild, watch};
@@ -58,8 +59,13 @@ impl Reserve {
         reserve.places.reserves.join(&reserve);
         let attendant = Arc::clone(&reserve);
         thread::Builder::new().name("standby".into()).stack_size(STACK).spawn(move || {
-            attendant.attend();
-            attendant.lock().is_attended = false;
+            let is_well = panics::survives(|| attendant.attend());
+            let mut state = attendant.lock();
+            state.is_attended = false;
+            // Without this thread every call starts its own process.
+            let ended = if is_well { Vec::new() } else { state.standby.abandon() };
+            drop(state);
+            drop(ended);
             attendant.change.notify_all();
         })?;
         Ok(reserve)
@@ -208,6 +214,7 @@ impl Reserve {
     }
 
     fn start(&self) {
+        panics::inject("standby", &self.function.entrypoint.name());
         thread::sleep(AFTER_THE_ANSWER);
         // Looked at first: if the file is replaced meanwhile, the process is that of a file that is not there any more.
         let identity = self.function.identity().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));

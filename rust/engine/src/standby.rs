@@ -245,6 +245,12 @@ impl<P> Standby<P> {
         self.remove(|_| true)
     }
 
+    /// All are to be ended, and a start that was begun has failed.
+    pub fn abandon(&mut self) -> Vec<P> {
+        self.start_failed();
+        self.end()
+    }
+
     fn lacks(&self, now: Instant) -> bool {
         self.is_due && !self.is_over && self.marked.is_none() && self.has_room(now)
     }

@@ -6,10 +6,11 @@
 //! yet; one that never does runs alone. A job that nobody wants any more is taken out of its line.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use crate::panics;
 
 const IDLE: Duration = Duration::from_secs(60);
 const STACK: usize = 512 * 1024;
@@ -102,8 +103,8 @@ impl Line {
     fn work(&self) {
         let mut next = self.next(None);
         while let Some(Waiting { memory, job, .. }) = next {
-            // A defect in one call must not cost the others a thread; whoever waits for this one is told.
-            let _ = catch_unwind(AssertUnwindSafe(job));
+            // A panic fails its own call only, and the place is free again.
+            panics::survives(job);
             next = self.next(Some(memory));
         }
     }

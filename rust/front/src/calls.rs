@@ -13,6 +13,7 @@ use bytes::Bytes;
 use engine::call::Outcome;
 use engine::errors::EvaluationError;
 use engine::log::{Level, Line};
+use engine::panics;
 use engine::process::Start;
 use engine::rpc::evaluate::{LONGEST_TIMEOUT, time_for, timeout_of};
 use engine::rpc::messages::EvaluateFunctionResponse;
@@ -149,6 +150,7 @@ impl Front {
             let why = format!("\"{}\" is no valid image: {why}", record.image);
             return Err(record.fail(&EvaluationError::invalid_request(why)));
         }
+        panics::inject("task", &incoming.request.image);
         match self.functions.of_image(&incoming.request.image) {
             Some(function) => {
                 let _unasked = Counted::new(&self.census, |census| &census.unasked);

@@ -11,7 +11,7 @@ use engine::process::family::Family;
 use engine::rpc::health::Health;
 use engine::rpc::messages::ServingStatus;
 use engine::rpc::router::router;
-use engine::{log, memory};
+use engine::{log, memory, panics};
 use tokio::runtime;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -84,6 +84,8 @@ fn start(sockets: Sockets) -> io::Result<()> {
         // SAFETY: no handler is installed; functions are started with default dispositions.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
+    // A process in an unknown state must not answer calls. The runner kills the functions, reports it and ends.
+    panics::on_panic(|| std::process::abort());
     let family = Arc::new(Family::default());
     family.adopt_orphans()?;
     memory::keep_while_busy();

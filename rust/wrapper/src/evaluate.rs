@@ -22,6 +22,7 @@ use engine::executor::Executor;
 use engine::log::{Level, Line};
 use engine::log_excerpt::shorten;
 use engine::metrics::Metrics;
+use engine::panics;
 use engine::process::Start;
 use engine::rpc::evaluate::{LONGEST_TIMEOUT, code_name, field_overhead, shown, time_for};
 use engine::rpc::messages::{EvaluateFunctionRequest, EvaluateFunctionResponse};
@@ -94,6 +95,7 @@ impl Evaluation {
         if !request.image.is_empty() {
             record.image = shown(&request.image);
         }
+        panics::inject("task", &record.image);
         let environment = if self.passes_trace_on { trace_environment(&call.headers) } else { None };
         let (queue_wait, facts) = (&mut record.queue_wait, &mut record.facts);
         let outcome = ticket
@@ -176,7 +178,9 @@ impl Call {
         let mut stopping = evaluation.stopping.clone();
         let answer = tokio::select! {
             biased;
-            answer = evaluation.answer(&mut record, &self, &mut requests) => answer,
+            answer = panics::caught(evaluation.answer(&mut record, &self, &mut requests)) => {
+                answer.unwrap_or_else(|| Err(EvaluationError::unexpected(&record.image, "panic")))
+            }
             () = tokio::time::sleep_until(deadline) => {
                 Err(EvaluationError::deadline_exceeded(&record.image, record.started.elapsed()))
             }

@@ -28,6 +28,7 @@ use engine::executor::{Executor, Limits};
 use engine::log::{self, Level, Line};
 use engine::memory;
 use engine::metrics::Metrics;
+use engine::panics;
 use engine::places::Places;
 use engine::process::child::Function;
 use engine::process::family::Family;
@@ -189,6 +190,7 @@ impl Settings {
 }
 
 fn start(settings: Settings, entrypoint: Entrypoint) -> Result<(), Failure> {
+    panics::on_panic(|| ());
     let family = Arc::new(Family::default());
     family.adopt_orphans().map_err(|error| Failure(1, format!("orphans of functions could not be reaped: {error}")))?;
     memory::keep_while_busy();

@@ -6,11 +6,12 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from krm_runner import __version__
 from krm_runner.app.event_loop import give_way
+from krm_runner.app.loops import Loops
 from krm_runner.app.shares import function_memory, parallel_functions, request_memory
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.evaluation import Evaluator
@@ -138,18 +139,19 @@ class FrontPort:
         """See `app.port.Port`."""
         return self._server.calls_under_way
 
-    async def start(self) -> None:
+    async def start(self, loops: Loops) -> None:
         """See `app.port.Port`."""
         await self._server.start(_configuration(self._settings, self._credentials), initial_environment())
+        loops.start(self._server.watch(), name="krm-front")
+        loops.start(self._server.beat(), name="heartbeat to krm-front")
+        for name, loop in self._credentials.loops(self._replace_credentials).items():
+            loops.start(loop, name=name)
         if self._settings.exec is None:
             # There are no local functions: those are the front's children, and this process must not come behind them.
             give_way(asyncio.get_running_loop())
 
-    def background(self) -> list[Coroutine[object, object, None]]:
-        """See `app.port.Port`."""
-        credentials = self._credentials
-        following = credentials.loops(lambda: self._server.replace_credentials(credentials.message()))
-        return [self._server.watch(), self._server.beat(), *following.values()]
+    def _replace_credentials(self) -> None:
+        self._server.replace_credentials(self._credentials.message())
 
     def set_serving(self, serving: bool) -> None:
         """See `app.port.Port`."""

@@ -1,14 +1,14 @@
-"""Loops that must go on for as long as the service runs: if one ends, the service ends.
+"""The loops that must run for as long as the service does, in one TaskGroup: if one ends, the service ends.
 
-A service whose watch has died looks healthy and serves pods that are gone. An API server or a registry that is away is
-not the end of a loop: each loop waits for it.
+A service whose watch has died would look healthy and send calls to pods that are gone. An API server, a registry or a
+file that is away does not end a loop: each loop waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import NoReturn
+from types import TracebackType
 
 import structlog
 
@@ -18,36 +18,62 @@ _log = structlog.get_logger("krm_runner")
 
 
 class Loops:
-    """The loops of one part of the service."""
+    """An asynchronous context manager: if a loop ends, its body is cancelled, and it raises ServeError at its end."""
 
     def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[object], str] = {}
-        self._failure: asyncio.Future[ServeError] = asyncio.get_running_loop().create_future()
+        self._group = asyncio.TaskGroup()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self._failure: ServeError | None = None
+
+    async def __aenter__(self) -> Loops:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._cancel()
+        try:
+            await self._group.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            # Without a failure it holds the body's own error, which goes on by itself.
+            if self._failure is not None:
+                raise self._failure from group
 
     def start(self, loop: Coroutine[object, object, object], *, name: str) -> None:
-        """Run a coroutine that never returns; `name` says in the log what it does."""
-        task = asyncio.get_running_loop().create_task(loop, name=name)
-        self._tasks[task] = name
-        task.add_done_callback(self._ended)
-
-    async def supervise(self) -> NoReturn:
-        """Raise ServeError as soon as a loop has ended, also if that was before this call."""
-        raise await self._failure
+        """Run a coroutine that never returns; `name` is for the log."""
+        task = self._group.create_task(self._run(loop, name), name=name)
+        # One that is cancelled before it begins would never be awaited.
+        task.add_done_callback(lambda _: loop.close())
+        self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Cancel all loops, and wait for their end."""
-        tasks = list(self._tasks)
-        self._tasks.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancel all loops, and wait until they have ended."""
+        self._cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _ended(self, task: asyncio.Task[object]) -> None:
-        name = self._tasks.pop(task, None)
-        error = None if task.cancelled() else task.exception()
-        if name is None:
-            return  # it was stopped
-        _log.error("loop ended unexpectedly: the service ends", loop=name, exc_info=error)
-        if not self._failure.done():
-            why = f"{type(error).__name__}: {error}" if error is not None else "without an error"
-            self._failure.set_result(ServeError(f'the loop "{name}" ended unexpectedly ({why}); its log has more'))
+    def _cancel(self) -> None:
+        self._is_stopping = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def _run(self, loop: Coroutine[object, object, object], name: str) -> None:
+        why = "without an error"
+        failure: Exception | None = None
+        try:
+            await loop
+        except asyncio.CancelledError:
+            if self._is_stopping:
+                raise
+            why = "it was cancelled"
+        except Exception as error:
+            failure, why = error, f"{type(error).__name__}: {error}"
+        if self._is_stopping:
+            return
+        # The group cancels the others now.
+        self._is_stopping = True
+        _log.error("loop ended unexpectedly: the service ends", loop=name, exc_info=failure)
+        ended = ServeError(f'the loop "{name}" ended unexpectedly ({why}); its log has more')
+        self._failure = failure if isinstance(failure, ServeError) else ended
+        raise self._failure

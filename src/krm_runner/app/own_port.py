@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 
 from opentelemetry.trace import Tracer
 
 from krm_runner.app.exec_runtime import ExecRuntime
+from krm_runner.app.loops import Loops
 from krm_runner.app.shares import request_memory
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.core.request_budget import RequestBudget
@@ -66,13 +67,11 @@ class OwnPort:
         """See `app.port.Port`."""
         return self._handler.calls_under_way
 
-    async def start(self) -> None:
+    async def start(self, loops: Loops) -> None:
         """See `app.port.Port`."""
         await self._server.start()
-
-    def background(self) -> list[Coroutine[object, object, None]]:
-        """See `app.port.Port`."""
-        return [] if self._exec_runtime is None else [self._exec_runtime.executor.reap_strays()]
+        if self._exec_runtime is not None:
+            loops.start(self._exec_runtime.executor.reap_strays(), name="reaping of processes")
 
     def set_serving(self, serving: bool) -> None:
         """See `app.port.Port`."""

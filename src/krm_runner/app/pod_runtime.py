@@ -55,6 +55,7 @@ class OpenPodRuntime(Protocol):
 
     def __call__(
         self,
+        loops: Loops,
         *,
         metrics: PodMetrics,
         evaluations: EvaluationMetrics,
@@ -98,13 +99,13 @@ class PodRuntime:
 
     evaluator: PodEvaluator
     warm_up: WarmUp
-    loops: Loops
 
 
 @asynccontextmanager
 async def _open_pod_runtime(
     pods: PodSettings,
     settings: Settings,
+    loops: Loops,
     *,
     functions: FunctionLimits,
     tokens: PodTokens,
@@ -161,14 +162,15 @@ async def _open_pod_runtime(
         # All of them: those of other function runners lack our label, and take names.
         service_watch = Reflector(client, f"/api/v1/namespaces/{pods.namespace}/services", services)
 
-        loops, jobs = Loops(), Tasks()
+        jobs = Tasks()
         stack.push_async_callback(loops.stop)
         stack.push_async_callback(jobs.stop)
         stack.push_async_callback(keeper.stop)
         loops.start(pod_watch.run(), name="watch of pods")
         loops.start(service_watch.run(), name="watch of services")
         configs = FunctionConfigs(client, namespace=pods.namespace)
-        loops.start(configs.keep(), name="finalizers of FunctionConfig objects")
+        loops.start(configs.watch(), name="watch of FunctionConfig objects")
+        loops.start(configs.remove_finalizers(), name="finalizers of FunctionConfig objects")
         jobs.start(
             delete_retired_config_maps(client, namespace=pods.namespace), name="config maps of an earlier version"
         )
@@ -199,10 +201,10 @@ async def _open_pod_runtime(
         templates.on_change = on_template
         loops.start(tokens.keep(on_keys), name="keys of pods' tokens")
         loops.start(templates.keep(), name="pod template")
-        loops.start(keeper.run(pod_watch), name="pod keeper")
+        loops.start(keeper.run(pod_watch), name="pod manager")
         loops.start(functions.watch(on_limits), name="pod cache configuration")
         renew()
-        yield PodRuntime(evaluator, warm_up, loops)
+        yield PodRuntime(evaluator, warm_up)
 
 
 def _templates(client: KubeClient, pods: PodSettings, limit: int) -> TemplateSource:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Protocol
+
+from krm_runner.app.loops import Loops
 
 
 class Port(Protocol):
@@ -29,12 +30,8 @@ class Port(Protocol):
         """How many calls have arrived and are not answered."""
         ...
 
-    async def start(self) -> None:
-        """Accept connections; ServeError when that cannot be."""
-        ...
-
-    def background(self) -> list[Coroutine[object, object, None]]:
-        """What goes on while it serves; ends only with an error, or when the port is stopped."""
+    async def start(self, loops: Loops) -> None:
+        """Accept connections, and start the loops that serving needs. ServeError if it cannot."""
         ...
 
     def set_serving(self, serving: bool) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Generator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,17 +15,17 @@ from krm_runner import __version__
 from krm_runner.app import memory
 from krm_runner.app.exec_runtime import ExecRuntime, read_function_file
 from krm_runner.app.front_port import FrontPort, find_front, read_credentials
+from krm_runner.app.loops import Loops
 from krm_runner.app.own_port import OwnPort
 from krm_runner.app.port import Port
 from krm_runner.app.shares import function_memory
-from krm_runner.core.errors import ServeError
 from krm_runner.core.evaluation import Evaluator
 from krm_runner.evaluators.function_file import FunctionFile
 from krm_runner.front.pod_questions import PodQuestions
 from krm_runner.front.promises import FrontPromises
 from krm_runner.process.spawn import initial_environment
 from krm_runner.settings import ExecSettings, PodSettings, Settings
-from krm_runner.telemetry import exporters, logs
+from krm_runner.telemetry import exporters, internal_errors, logs
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.pod_metrics import PodMetrics
 
@@ -54,18 +54,20 @@ async def serve(settings: Settings) -> None:
 
     telemetry = exporters.start(settings.exporters)
     metrics = EvaluationMetrics(telemetry.meter)
+    internal_errors.observe(telemetry.meter)
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, telemetry.close)
         if exec_runtime is not None:
             stack.callback(exec_runtime.close)
+        loops = await stack.enter_async_context(Loops())
         pod_runtime: PodRuntime | None = None
         # Who has the connections to pods asks them, too.
         questions = PodQuestions() if front is not None else None
         promises = FrontPromises() if front is not None else None
         if open_pod_runtime is not None:
             opening = open_pod_runtime(
-                metrics=PodMetrics(telemetry.meter), evaluations=metrics, asker=questions, next_calls=promises
+                loops, metrics=PodMetrics(telemetry.meter), evaluations=metrics, asker=questions, next_calls=promises
             )
             pod_runtime = await stack.enter_async_context(opening)
         pods: list[Evaluator] = [] if pod_runtime is None else [pod_runtime.evaluator]
@@ -97,16 +99,16 @@ async def serve(settings: Settings) -> None:
             # A front ends with its functions when the link to this process does.
             last_words=exec_runtime.executor.kill_all if exec_runtime is not None else _ignore,
         )
-        with _one_reason():
-            await _serve_until_told(
-                settings, port, signals, functions=functions, pod_runtime=pod_runtime, security=credentials.summary
-            )
+        await _serve_until_told(
+            settings, port, loops, signals, functions=functions, pod_runtime=pod_runtime, security=credentials.summary
+        )
     _log.info("stopped")
 
 
 async def _serve_until_told(
     settings: Settings,
     port: Port,
+    loops: Loops,
     signals: _Signals,
     *,
     functions: FunctionFile | None,
@@ -119,45 +121,29 @@ async def _serve_until_told(
     warming_up = pod_runtime if settings.pod is not None and settings.pod.wait_for_warm_up else None
     # Before the first question can come: whoever asks at once is not to be told otherwise.
     port.set_serving(warming_up is None)
-    async with asyncio.TaskGroup() as background:
-        await port.start()
-        loops = [background.create_task(memory.give_back_when_idle(lambda: port.calls_arrived))]
-        loops += [background.create_task(loop) for loop in port.background()]
-        if functions is not None:
-            loops.append(background.create_task(functions.watch()))
-        if pod_runtime is not None:
-            loops.append(background.create_task(pod_runtime.loops.supervise()))
-        memory.settle_objects()
-        becoming_ready = background.create_task(_become_ready(port, warming_up))
-        _log.info(
-            "serving",
-            version=__version__,
-            port=port.number,
-            front=port.front,
-            runtimes=",".join(runtimes) or "none",
-            images=len(functions.table.executables) if functions is not None else 0,
-            security=security,
-        )
-        received = await signals.wait()
-        becoming_ready.cancel()
-        _log.info("stopping", signal=received, calls=port.calls_under_way)
-        await port.stop(lame_duck=settings.server.shutdown_delay, total=settings.server.shutdown_timeout)
-        for loop in loops:
-            loop.cancel()
-
-
-@contextmanager
-def _one_reason() -> Generator[None]:
-    """Of whatever ended the service, the first that was meant to be told."""
+    await port.start(loops)
+    loops.start(memory.give_back_when_idle(lambda: port.calls_arrived), name="memory give-back")
+    if functions is not None:
+        loops.start(functions.watch(), name="function configuration")
+    memory.settle_objects()
+    becoming_ready = asyncio.create_task(_become_ready(port, warming_up))
+    _log.info(
+        "serving",
+        version=__version__,
+        port=port.number,
+        front=port.front,
+        runtimes=",".join(runtimes) or "none",
+        images=len(functions.table.executables) if functions is not None else 0,
+        security=security,
+    )
+    reason = "a loop ended"
     try:
-        yield
-    except BaseExceptionGroup as group:
-        told: BaseException | None = group.subgroup(ServeError)
-        while isinstance(told, BaseExceptionGroup):
-            told = told.exceptions[0]
-        if told is None:
-            raise
-        raise told from group
+        reason = await signals.wait()
+    finally:
+        # A loop that has ended cancels the wait: calls are finished as after a signal.
+        becoming_ready.cancel()
+        _log.info("stopping", reason=reason, calls=port.calls_under_way)
+        await port.stop(lame_duck=settings.server.shutdown_delay, total=settings.server.shutdown_timeout)
 
 
 async def _become_ready(port: Port, warming_up: PodRuntime | None) -> None:
@@ -216,7 +202,7 @@ class _Signals:
 
     async def wait(self) -> str:
         """The name of the first signal that asks for the end."""
-        return await self._received
+        return await asyncio.shield(self._received)
 
     def _on_stop(self, number: signal.Signals) -> None:
         if not self._received.done():

@@ -8,9 +8,7 @@ it goes, or what to refuse it with. Every call has its one log line and its metr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-
-import structlog
+from collections.abc import Callable, Mapping
 
 from krm_runner.core.errors import EvaluationError, FunctionNotFoundError, ShuttingDownError, UnexpectedError
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
@@ -18,12 +16,11 @@ from krm_runner.front.ended import EndedCalls, span_of
 from krm_runner.front.held_calls import HeldCalls
 from krm_runner.front.local_functions import LocalFunction, LocalFunctions
 from krm_runner.front.promises import FrontPromises
-from krm_runner.rpc._generated.front_pb2 import Call, Ended, Forwarded, Gone, Refuse, Run, Served, ToFront
+from krm_runner.rpc._generated.front_pb2 import Call, Ended, Forwarded, FromFront, Gone, Refuse, Run, Served, ToFront
 from krm_runner.rpc.call_record import CallRecord, CallTerms, shown_image
+from krm_runner.telemetry import internal_errors
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.tracing import CallSpans
-
-_log = structlog.get_logger("krm_runner.front")
 
 
 class FrontCalls:
@@ -77,7 +74,7 @@ class FrontCalls:
             return
         # Before anything else is heard of it: the front may have sent it on, and have its answer, already.
         self._held.hold(call.id, is_promised=call.is_promised, connection=call.connection)
-        task = asyncio.get_running_loop().create_task(self._serve(call, record), name=f"call {call.id}")
+        task = asyncio.get_running_loop().create_task(self._serve(call, record), name=record.image)
         self._tasks[call.id] = task
         if self._stopping:
             _cancel(task)
@@ -125,6 +122,18 @@ class FrontCalls:
             # It was on its way back to the front.
             record.went_away(self._now())
             self._report(record)
+
+    def about(self, message: FromFront) -> Mapping[str, str]:
+        """The image of the call that a message is about, for the log."""
+        image = message.call.image or message.ended.image or message.served.image
+        if not image and (task := self._tasks.get(message.forwarded.id or message.gone.id)) is not None:
+            image = task.get_name()
+        return {"image": shown_image(image)} if image else {}
+
+    def give_up(self, call: Call, error: Exception) -> None:
+        """Refuse a call that was not taken up, because of a bug."""
+        record = CallRecord(started=self._now(), request_bytes=call.message_bytes, image=shown_image(call.image))
+        self._refuse(call, record, UnexpectedError(record.image, cause=error))
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -182,7 +191,8 @@ class FrontCalls:
         finally:
             del self._tasks[call.id]
             self._held.release(call.id)
-            self._report(record)
+            with internal_errors.contained("call", image=record.image):
+                self._report(record)
 
     async def _answer(self, call: Call, record: CallRecord) -> None:
         request = record.request = record.request or self._read(call, record)
@@ -230,7 +240,7 @@ class FrontCalls:
 
     def _refuse(self, call: Call, record: CallRecord, error: Exception) -> None:
         if not isinstance(error, EvaluationError):
-            _log.error("unexpected error", image=record.image, exc_info=error)
+            internal_errors.report("call", error, image=record.image)
             error = UnexpectedError(record.image, cause=error)
         status = record.refused(error)
         refuse = Refuse(id=call.id, code=status.number, message=status.message, details=status.details)

@@ -19,6 +19,8 @@ from krm_runner.rpc._generated.front_pb2 import FromFront, ToFront
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 """Resource lists never come this way."""
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
+"""That krm-front has not read: far more than it ever leaves unread while it runs."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -79,8 +81,8 @@ class Link(asyncio.Protocol):
         """Nothing happens while the link is not open: nobody has the other end, or no longer."""
         if self._outbox is not None:
             self._outbox.append(frame(message))
-        elif self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frame(message))
+        else:
+            self._write(frame(message))
 
     def close(self) -> None:
         """The front ends by itself when it sees that."""
@@ -103,11 +105,19 @@ class Link(asyncio.Protocol):
             self.close()
         finally:
             outbox, self._outbox = self._outbox, None
-            if outbox and self._transport is not None and not self._transport.is_closing():
-                self._transport.write(b"".join(outbox))
+            if outbox:
+                self._write(b"".join(outbox))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(str(exc) if exc is not None and not isinstance(exc, ConnectionError) else "")
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(data)
+        if (unsent := self._transport.get_write_buffer_size()) > MAX_UNSENT_BYTES:
+            self._end(f"it does not read its messages: {unsent} bytes wait, more than {MAX_UNSENT_BYTES}")
+            self.close()
 
     def _end(self, why: str) -> None:
         if not self.closed.done():

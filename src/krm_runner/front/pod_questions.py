@@ -7,12 +7,12 @@ start of a pod costs here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from krm_runner.core.held_call import Destination, NoAnswer, ReturnedStatus
 from krm_runner.front.held_calls import headers_of
-from krm_runner.rpc._generated.front_pb2 import AskHealth, Disconnect, HealthAnswer, ToFront
+from krm_runner.rpc._generated.front_pb2 import AskHealth, Disconnect, FromFront, HealthAnswer, ToFront
 
 _GRACE = 1.0
 """The front answers at the end of the time; a little later, if it has much to do."""
@@ -25,7 +25,7 @@ Answer = bytes | ReturnedStatus | NoAnswer
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    connection: int
+    destination: Destination
     answer: asyncio.Future[Answer]
 
 
@@ -71,7 +71,7 @@ class PodQuestions:
             return _NO_FRONT
         self._last += 1
         number = self._last
-        question = _Question(destination.connection, asyncio.get_running_loop().create_future())
+        question = _Question(destination, asyncio.get_running_loop().create_future())
         self._questions[number] = question
         ask = AskHealth(
             id=number,
@@ -98,8 +98,13 @@ class PodQuestions:
         if self._send is not None:
             self._send(ToFront(disconnect=Disconnect(connection=destination.connection)))
         for question in self._questions.values():
-            if question.connection == destination.connection:
+            if question.destination.connection == destination.connection:
                 _end(question, _NOT_USED_ANY_MORE)
+
+    def about(self, message: FromFront) -> Mapping[str, str]:
+        """The pod that an answer is about, for the log."""
+        question = self._questions.get(message.health_answer.id)
+        return {"pod": question.destination.authority} if question is not None else {}
 
     def answered(self, message: HealthAnswer) -> None:
         """The front says what it heard; nobody may want to know any more."""

@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
@@ -30,6 +31,7 @@ from krm_runner.rpc._generated.front_pb2 import (
     Health,
     ToFront,
 )
+from krm_runner.telemetry import internal_errors
 
 _log = structlog.get_logger("krm_runner.front")
 
@@ -99,25 +101,30 @@ class FrontServer:
         """Let callers in by other certificates and tokens."""
         self._link.send(ToFront(credentials=credentials))
 
-    async def beat(self) -> None:
+    async def beat(self) -> NoReturn:
         """Tell the front again and again that this process is there; never returns."""
         while True:
             self._link.send(ToFront(alive=Alive()))
             await asyncio.sleep(_BEAT_SECONDS)
 
-    async def watch(self) -> None:
-        """ServeError when the front ends before it was asked to."""
+    async def watch(self) -> NoReturn:
+        """Raise ServeError when the front ends before it is asked to. Never returns."""
         assert self._program is not None  # noqa: S101 - it was started
         await asyncio.wait(self._endings(self._program), return_when=asyncio.FIRST_COMPLETED)
         if not self._draining:
             how = await self._how_it_ended(self._program)
             _log.error("the front has ended", front=str(self._path), how=how)
             raise ServeError(f"the front has ended, and without it nothing is served: {self._path}: {how}")
+        raise await asyncio.get_running_loop().create_future()
 
     async def stop(self, *, lame_duck: float, total: float) -> None:
         """Stop without losing a call, at the pace of `rpc.server.GrpcServer.stop`."""
         self._link.send(ToFront(health=Health(serving=False, end_standby=True)))
-        await asyncio.sleep(lame_duck)
+        if self._program is None or self._link.closed.done():
+            # Nothing can be said to it any more.
+            await self.close()
+            return
+        await asyncio.wait(self._endings(self._program), timeout=lame_duck, return_when=asyncio.FIRST_COMPLETED)
         self._draining = True
         self._link.send(ToFront(drain=Drain()))
         if not await self._is_over(within=max(0.0, total - lame_duck)):
@@ -126,7 +133,7 @@ class FrontServer:
             self._calls.stop()
             await self._is_over(within=_LAST_GRACE)
         await self.close()
-        if self._program is not None and self._program.ended.done() and self._program.ended.result() != 0:
+        if self._program.ended.done() and self._program.ended.result() != 0:
             _log.warning(
                 "the front has ended badly", front=str(self._path), how=describe_end(self._program.ended.result())
             )
@@ -170,6 +177,17 @@ class FrontServer:
             )
 
     def _received(self, message: FromFront) -> None:
+        """Handle one message. A bug in that must not cost the other calls."""
+        try:
+            self._handle(message)
+        except Exception as error:
+            kind = message.WhichOneof("message") or ""
+            about = {**self._calls.about(message), **self._questions.about(message)}
+            internal_errors.report("front message", error, message=kind, **about)
+            if kind == "call":
+                self._calls.give_up(message.call, error)
+
+    def _handle(self, message: FromFront) -> None:
         match message.WhichOneof("message"):
             case "ended":
                 self._calls.ended(message.ended)

@@ -16,7 +16,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -81,23 +81,20 @@ class KubeClient:
         self.on_answer: OnAnswer | None = on_answer
         self._configuration = configuration
         self._request_timeout = request_timeout
-        self._api: ApiClient | None = None
+        self._connections: _Connections | None = None
         self._certificates: Certificates = ()
         self._turns = asyncio.Semaphore(_MOST_REQUESTS)
-        self._retired: list[ApiClient] = []
-        """With the certificates of before: what goes on there, such as a watch, may end in peace."""
 
     async def __aenter__(self) -> KubeClient:
         try:
-            self._connect()
+            await self._connect()
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"the certificates for the Kubernetes cluster cannot be read: {error}") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._api is not None  # noqa: S101 - entered before it is left
-        for api in (*self._retired, self._api):
-            await api.close()
+        assert self._connections is not None  # noqa: S101 - entered before it is left
+        await self._connections.close()
         # aiohttp does not wait for the end of TLS connections; its documentation asks for a moment.
         await asyncio.sleep(_TLS_GOODBYE)
 
@@ -152,23 +149,21 @@ class KubeClient:
         """The lines of an answer that goes on, for at most so many seconds: a watch."""
         what = f"GET {path}"
         accept = _METADATA.format(kind="PartialObjectMetadata") if metadata_only else _JSON
-        try:
-            response = await self._send("GET", path, query=query, accept=accept, timeout=seconds)
-        except KubernetesUnavailableError:
-            self._tell("watch", path, 0)
-            raise
-        self._tell("watch", path, response.status)
-        try:
-            if not _is_success(response):
-                raise _error(what, response, await _read(what, response, _MAX_TEXT, seconds))
-            yield Lines(response.content)
-        except TimeoutError as error:
-            raise KubernetesUnavailableError(f"{what}: no word from the API server for too long") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise KubernetesUnavailableError(f"{what}: the connection was lost: {error}") from error
-        finally:
-            # Not read to its end, so its connection is of no use to anybody else.
-            response.close()
+        async with AsyncExitStack() as stack:
+            try:
+                response = await self._send(stack, "GET", path, query=query, accept=accept, timeout=seconds)
+            except KubernetesUnavailableError:
+                self._tell("watch", path, 0)
+                raise
+            self._tell("watch", path, response.status)
+            try:
+                if not _is_success(response):
+                    raise _error(what, response, await _read(what, response, _MAX_TEXT, seconds))
+                yield Lines(response.content)
+            except TimeoutError as error:
+                raise KubernetesUnavailableError(f"{what}: no word from the API server for too long") from error
+            except (aiohttp.ClientError, OSError) as error:
+                raise KubernetesUnavailableError(f"{what}: the connection was lost: {error}") from error
 
     async def _request(
         self,
@@ -186,12 +181,18 @@ class KubeClient:
         what = f"{method} {path}"
         timeout = self._request_timeout if timeout is None else min(timeout, self._request_timeout)
         try:
-            async with self._turn(what, timeout) if limit is None else nullcontext():
+            async with self._turn(what, timeout) if limit is None else nullcontext(), AsyncExitStack() as stack:
                 response = await self._send(
-                    method, path, query=query, body=body, content_type=content_type, accept=accept, timeout=timeout
+                    stack,
+                    method,
+                    path,
+                    query=query,
+                    body=body,
+                    content_type=content_type,
+                    accept=accept,
+                    timeout=timeout,
                 )
-                async with response:
-                    content = await _read(what, response, limit, timeout)
+                content = await _read(what, response, limit, timeout)
         except KubernetesUnavailableError:
             self._tell(verb, path, 0)
             raise
@@ -219,13 +220,12 @@ class KubeClient:
         finally:
             self._turns.release()
 
-    def _connect(self) -> None:
+    async def _connect(self) -> None:
         certificates = certificates_of(self._configuration)
-        self._api, retired = ApiClient(self._configuration), self._api
-        keep_connections(self._api, _KEPT_SECONDS)
+        self._connections, retired = _Connections(self._configuration), self._connections
         self._certificates = certificates
         if retired is not None:
-            self._retired.append(retired)
+            await retired.retire()
 
     def _tell(self, verb: str, path: str, status: int) -> None:
         if self.on_answer is not None:
@@ -233,6 +233,7 @@ class KubeClient:
 
     async def _send(
         self,
+        stack: AsyncExitStack,
         method: str,
         path: str,
         *,
@@ -242,17 +243,23 @@ class KubeClient:
         accept: str = _JSON,
         timeout: float,
     ) -> aiohttp.ClientResponse:
+        """The answer, which must be read before the stack is closed."""
         headers = {"Accept": accept, "Content-Type": content_type}
 
         async def exchange() -> aiohttp.ClientResponse:
-            return await self._exchange(method, path, query=query, headers=dict(headers), body=body, timeout=timeout)
+            return await stack.enter_async_context(
+                self._exchange(method, path, query=query, headers=dict(headers), body=body, timeout=timeout)
+            )
 
         await self._refresh()
         token = token_of(self._configuration)
         try:
             response = await exchange()
         except KubernetesUnavailableError as error:
-            if isinstance(error.__cause__, aiohttp.ClientSSLError | ssl.SSLError) and self._has_new_certificates():
+            if (
+                isinstance(error.__cause__, aiohttp.ClientSSLError | ssl.SSLError)
+                and await self._has_new_certificates()
+            ):
                 return await exchange()
             raise
         if response.status == 401 and await self._has_new_credentials(refused=token):
@@ -270,18 +277,19 @@ class KubeClient:
     async def _has_new_credentials(self, *, refused: str) -> bool:
         if (hook := current_hook(self._configuration)) is not None:
             await hook.renew(self._configuration, refused=refused)
-        return self._has_new_certificates() or token_of(self._configuration) != refused
+        return await self._has_new_certificates() or token_of(self._configuration) != refused
 
-    def _has_new_certificates(self) -> bool:
+    async def _has_new_certificates(self) -> bool:
         if certificates_of(self._configuration) == self._certificates:
             return False
         try:
-            self._connect()
+            await self._connect()
         except (OSError, ValueError) as error:
             _log.warning("new certificates not read, the old ones stay", error=str(error))
             return False
         return True
 
+    @asynccontextmanager
     async def _exchange(
         self,
         method: str,
@@ -291,27 +299,66 @@ class KubeClient:
         headers: dict[str, str],
         body: JsonObject | None,
         timeout: float,
-    ) -> aiohttp.ClientResponse:
-        assert self._api is not None  # noqa: S101 - used inside its own context
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        assert self._connections is not None  # noqa: S101 - used inside its own context
         what = f"{method} {path}"
+        async with self._connections.used() as api:
+            try:
+                response = cast(
+                    aiohttp.ClientResponse,
+                    await api.call_api(  # pyright: ignore[reportUnknownMemberType] - its types are partial
+                        path,
+                        method,
+                        query_params=list((query or {}).items()),
+                        header_params=headers,
+                        body=body,
+                        auth_settings=["BearerToken"],
+                        _preload_content=False,
+                        _request_timeout=timeout,
+                    ),
+                )
+            except TimeoutError as error:
+                raise KubernetesUnavailableError(f"{what}: no answer within {timeout:g}s") from error
+            except (aiohttp.ClientError, OSError) as error:
+                raise KubernetesUnavailableError(f"{what}: the API server cannot be reached: {error}") from error
+            try:
+                yield response
+            finally:
+                # If it was not read to its end, its connection is of no use to another request.
+                response.close()
+
+
+class _Connections:
+    """Connections with one set of certificates. Once retired, they are closed when their last request is over."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._api = ApiClient(configuration)
+        keep_connections(self._api, _KEPT_SECONDS)
+        self._requests = 0
+        self._is_retired = False
+
+    @asynccontextmanager
+    async def used(self) -> AsyncGenerator[ApiClient]:
+        """For one request, until its answer is read."""
+        self._requests += 1
         try:
-            return cast(
-                aiohttp.ClientResponse,
-                await self._api.call_api(  # pyright: ignore[reportUnknownMemberType] - its types are partial
-                    path,
-                    method,
-                    query_params=list((query or {}).items()),
-                    header_params=headers,
-                    body=body,
-                    auth_settings=["BearerToken"],
-                    _preload_content=False,
-                    _request_timeout=timeout,
-                ),
-            )
-        except TimeoutError as error:
-            raise KubernetesUnavailableError(f"{what}: no answer within {timeout:g}s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise KubernetesUnavailableError(f"{what}: the API server cannot be reached: {error}") from error
+            yield self._api
+        finally:
+            self._requests -= 1
+            await self._close_if_over()
+
+    async def retire(self) -> None:
+        """No new request uses them; those in flight, such as a watch, are not disturbed."""
+        self._is_retired = True
+        await self._close_if_over()
+
+    async def close(self) -> None:
+        """End what is in flight, too."""
+        await self._api.close()
+
+    async def _close_if_over(self) -> None:
+        if self._is_retired and not self._requests:
+            await self.close()
 
 
 def keep_connections(api: ApiClient, seconds: float) -> None:

@@ -1,9 +1,10 @@
 """A copy of a collection that the cluster holds, kept by list and watch for as long as the process lives.
 
 First everything is listed, then every change is watched from there on; a watch that ends goes on where it stopped, and
-where that is too long ago (410 Gone) everything is listed anew. While the API server is away it is asked again with a
-delay that grows; the copy stays as it was, and the log says so. What the objects mean is the copy's business, and so is
-what to do where the account may not list or watch, or there is nothing to list, if it wants to know.
+where that is too long ago (410 Gone) everything is listed anew. After 410, and while the API server is away, it is
+asked again with a delay that grows; the copy stays as it was, and the log says so. What the objects mean is the copy's
+business, and so is what to do where the account may not list or watch, or there is nothing to list, if it wants to
+know.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from krm_runner.core.backoff import Backoff
 from krm_runner.core.errors import KubernetesError, KubernetesUnavailableError
 from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.kube.client import KubeClient
+from krm_runner.telemetry.internal_errors import contained
 
 _log = structlog.get_logger("krm_runner.kube")
 _FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
@@ -52,10 +54,6 @@ class Copy(Protocol):
     def changed(self, kind: ChangeKind, found: JsonObject) -> None:
         """One of them is another now."""
         ...
-
-
-class _HistoryGoneError(Exception):
-    """The watch cannot go on from there: everything must be listed."""
 
 
 class Reflector:
@@ -110,12 +108,10 @@ class Reflector:
                 if not self._version:
                     await self._list()
                 await self._watch()
-            except _HistoryGoneError:
-                self._version = ""
             except KubernetesError as error:
                 if error.status == _GONE:
+                    # Everything must be listed; if the list is too old again, not in a tight loop.
                     self._version = ""
-                    continue
                 if error.status in (_FORBIDDEN, _NOT_FOUND) and not self._is_certain:
                     self._connected_since = None
                     raise
@@ -128,7 +124,6 @@ class Reflector:
         self._copy.replaced(objects)
         self._version = as_text(as_object(listing.get("metadata")).get("resourceVersion"))
         self._connected()
-        self._heard()
         self.listed.set()
         _log.debug("listed", path=self._path, count=len(objects), resource_version=self._version)
 
@@ -151,12 +146,17 @@ class Reflector:
             asyncio.timeout(_LONGEST_SILENCE) as silence,
         ):
             self._connected()
-            async for line in lines:
-                silence.reschedule(loop.time() + _LONGEST_SILENCE)
-                self._hear(line)
-                self._heard()
-                # Many changes may come in one piece: whoever else has something to do is not behind all of them.
-                await asyncio.sleep(0)
+            opened = loop.time()
+            try:
+                async for line in lines:
+                    silence.reschedule(loop.time() + _LONGEST_SILENCE)
+                    self._hear(line)
+                    self._failures = 0
+                    # Many changes may come in one piece: whoever else has something to do is not behind all of them.
+                    await asyncio.sleep(0)
+            finally:
+                if loop.time() - opened >= _BACKOFF.longest:
+                    self._failures = 0
         if loop.time() - started < _SHORTEST_WATCH:
             # Without this a server that ends every watch at once would be asked without pause.
             raise KubernetesUnavailableError(f"watch of {self._path}: it ended at once")
@@ -165,9 +165,9 @@ class Reflector:
         event = _event(line)
         kind, found = as_text(event.get("type")), as_object(event.get("object"))
         if kind == "ERROR":
-            if found.get("code") == _GONE:
-                raise _HistoryGoneError
             message = as_text(found.get("message")) or "no reason given"
+            if found.get("code") == _GONE:
+                raise KubernetesError(f"watch of {self._path}: {message}", status=_GONE)
             raise KubernetesUnavailableError(f"watch of {self._path}: {message}")
         version = as_text(as_object(found.get("metadata")).get("resourceVersion"))
         if kind != "BOOKMARK":
@@ -180,27 +180,23 @@ class Reflector:
 
     def _tell(self, change: ChangeKind, found: JsonObject) -> None:
         """Hand one event on. A defect in what is done about it must not end the watch of all other objects."""
-        try:
+        name = as_text(as_object(found.get("metadata")).get("name"))
+        with contained("watch event", path=self._path, change=change.value, name=name):
             self._copy.changed(change, found)
-        except Exception:
-            name = as_text(as_object(found.get("metadata")).get("name"))
-            _log.exception("event not handled", path=self._path, change=change.value, name=name)
 
     def _connected(self) -> None:
+        if self._trouble is not None:
+            _log.info("the API server answers again", path=self._path, failures=self._failures)
         self._trouble = None
         if self._connected_since is None:
             self._connected_since = asyncio.get_running_loop().time()
-
-    def _heard(self) -> None:
-        if self._failures:
-            _log.info("the API server answers again", path=self._path, failures=self._failures)
-        self._failures = 0
 
     async def _wait_after(self, error: KubernetesError) -> None:
         self._failures += 1
         self._connected_since = None
         self._trouble = error
-        backoff = _BACKOFF if isinstance(error, KubernetesUnavailableError) else _BACKOFF_WHEN_REFUSED
+        is_refused = not isinstance(error, KubernetesUnavailableError) and error.status != _GONE
+        backoff = _BACKOFF_WHEN_REFUSED if is_refused else _BACKOFF
         delay = backoff.delay(self._failures, chance=random.random())  # noqa: S311 - jitter
         if isinstance(error, KubernetesUnavailableError):
             delay = max(delay, error.retry_after or 0.0)

@@ -23,6 +23,7 @@ from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.channels import Channels
 from krm_runner.pods.cold_start import HEALTHY, INITIALIZED, RUNNING, SCHEDULED, Milestones, waits_for
 from krm_runner.rpc.wrapper_channel import Target, WrapperChannel
+from krm_runner.telemetry import internal_errors
 
 _log = structlog.get_logger("krm_runner.pods")
 _QUESTION_TIMEOUT = 1.0
@@ -168,8 +169,8 @@ class Attendant:
                 self._changed(self)
                 await self._doubt.wait()
                 _log.warning("pod does not answer", pod=self.facts.name, why=self.trouble)
-        except Exception:
-            _log.exception("pod is not attended any more", pod=self.facts.name)
+        except Exception as error:
+            internal_errors.report("pod", error, pod=self.facts.name)
 
     async def _wait_for_an_answer(self) -> None:
         loop = asyncio.get_running_loop()

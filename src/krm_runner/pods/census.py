@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from krm_runner.core.json_object import JsonObject
+from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.core.pod_facts import PodFacts, facts_of
 from krm_runner.core.pod_status import Terminating
 from krm_runner.kube.reflector import ChangeKind
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.attendant import Attendant
 from krm_runner.pods.channels import Channels
+from krm_runner.telemetry.internal_errors import contained
 
 
 class Census:
@@ -63,9 +64,10 @@ class Census:
         """See `kube.reflector.Copy`."""
         names: set[str] = set()
         for pod in objects:
-            if (facts := facts_of(pod)) is not None:
-                names.add(facts.name)
-                self._saw(facts, pod)
+            name = as_text(as_object(pod.get("metadata")).get("name"))
+            names.add(name)
+            with contained("watch event", path="pods", name=name):
+                self.changed(ChangeKind.MODIFIED, pod)
         for attendant in self:
             if attendant.facts.name not in names:
                 self._remove(attendant, "it was deleted")

@@ -25,6 +25,7 @@ from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 from krm_runner.core.rights import FUNCTION_CONFIGS
 from krm_runner.kube.client import KubeClient
 from krm_runner.kube.reflector import ChangeKind, Reflector
+from krm_runner.telemetry.internal_errors import contained
 
 _log = structlog.get_logger("krm_runner.pods")
 _KIND, _, _GROUP = FUNCTION_CONFIGS.partition(".")
@@ -56,24 +57,23 @@ class FunctionConfigs:
         self._is_held = asyncio.Event()
         self._has_said_forbidden = False
 
-    async def keep(self) -> NoReturn:
-        """Remove the finalizer wherever it holds up a deletion. Never returns; cancel it."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._remove_finalizers())
-            while True:
-                try:
-                    await self._watch()
-                except KubernetesForbiddenError as error:
-                    self._say_forbidden(error)
-                except KubernetesError as error:
-                    _log.debug("function configs not watched", error=str(error))
-                await asyncio.sleep(self._look_interval)
+    async def watch(self) -> NoReturn:
+        """Find the objects whose deletion waits for the finalizer. Never returns; cancel it."""
+        while True:
+            try:
+                await self._watch()
+            except KubernetesForbiddenError as error:
+                self._say_forbidden(error)
+            except KubernetesError as error:
+                _log.debug("function configs not watched", error=str(error))
+            await asyncio.sleep(self._look_interval)
 
     def replaced(self, objects: list[JsonObject]) -> None:
         """See `kube.reflector.Copy`."""
         self._held.clear()
         for found in objects:
-            self.changed(ChangeKind.ADDED, found)
+            with contained("watch event", path=self._path, name=as_text(as_object(found.get("metadata")).get("name"))):
+                self.changed(ChangeKind.ADDED, found)
 
     def changed(self, kind: ChangeKind, found: JsonObject) -> None:
         """See `kube.reflector.Copy`."""
@@ -91,7 +91,8 @@ class FunctionConfigs:
         if await serves_function_configs(self._client):
             await Reflector(self._client, self._path, self, is_certain=False, metadata_only=True).run()
 
-    async def _remove_finalizers(self) -> NoReturn:
+    async def remove_finalizers(self) -> NoReturn:
+        """Remove the finalizer from the objects that `watch` finds. Never returns; cancel it."""
         failures = 0
         while True:
             await self._is_held.wait()

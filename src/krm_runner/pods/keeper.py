@@ -48,6 +48,7 @@ from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.attendant import Attendant
 from krm_runner.pods.census import Census
 from krm_runner.pods.channels import Channels
+from krm_runner.pods.clocks import from_unix, to_unix
 from krm_runner.pods.evidence import Evidence
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.launcher import Launch, Launcher
@@ -89,7 +90,7 @@ class Keeper:
         start_timeout: float,
         scan_interval: float,
         next_calls: NextCalls | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`next_calls` is who may be told ahead which pods calls get."""
         self.census = Census(
@@ -322,7 +323,7 @@ class Keeper:
             function=function,
             version=self._version_of(attendant),
             state=attendant.state,
-            reclaim_after=facts.reclaim_after,
+            reclaim_after=from_unix(facts.reclaim_after) if facts.reclaim_after is not None else None,
             why=_held_up(attendant),
         )
         self._perform(self._pool.observed(seen, self._functions.of(function).limits, now=self._clock()))
@@ -451,7 +452,7 @@ class Keeper:
                     self._tasks.start(self._delete(effect), name=f"deletion of {effect.name}")
                 case ExtendTtl(name, uid, reclaim_after):
                     if (attendant := self.census.find(name, uid)) is not None:
-                        self._ttl.write(attendant.facts, reclaim_after)
+                        self._ttl.write(attendant.facts, to_unix(reclaim_after))
                 case Promise():
                     self._promise(effect)
                 case Withdraw(function, name):

@@ -12,6 +12,7 @@ from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.core.pod_manifest import POD_ID_LABEL
 from krm_runner.core.service_facts import ServiceFacts, service_facts_of
 from krm_runner.kube.reflector import ChangeKind
+from krm_runner.telemetry.internal_errors import contained
 
 _OLDER_THAN = 60.0
 
@@ -27,8 +28,10 @@ class Services:
 
     def replaced(self, objects: list[JsonObject]) -> None:
         """These are all there are now."""
-        found = (service_facts_of(each) for each in objects)
-        self._known = {facts.name: facts for facts in found if facts is not None}
+        self._known.clear()
+        for found in objects:
+            with contained("watch event", path="services", name=as_text(as_object(found.get("metadata")).get("name"))):
+                self.changed(ChangeKind.ADDED, found)
 
     def changed(self, kind: ChangeKind, found: JsonObject) -> None:
         """One of them is another now."""

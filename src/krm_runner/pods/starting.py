@@ -28,6 +28,7 @@ from krm_runner.core.pool_terms import Effects, StartPod
 from krm_runner.core.spare import SPARE, PodImage
 from krm_runner.pods.attendant import Attendant
 from krm_runner.pods.census import Census
+from krm_runner.pods.clocks import to_unix
 from krm_runner.pods.cold_start import CREATED, ColdStart
 from krm_runner.pods.function_limits import FunctionLimits
 from krm_runner.pods.launcher import Adopted, Created, Launch, Launcher, NameTaken
@@ -141,7 +142,7 @@ class Starting:
             self._not_started(effect, wanted.unknown_error)
             return
         deadline = asyncio.get_running_loop().time() + self._timeout
-        launch = self.launch_of(effect.name, wanted.image, wanted.template, effect.reclaim_after)
+        launch = self.launch_of(effect.name, wanted.image, wanted.template, to_unix(effect.reclaim_after))
         if (spare := await self._spare_for(launch)) is not None:
             await self._go_on_with(spare, effect, start, deadline)
             return

@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-import structlog
-
-_log = structlog.get_logger("krm_runner.pods")
+from krm_runner.telemetry import internal_errors
 
 
 class Tasks:
@@ -34,4 +32,4 @@ class Tasks:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("unexpected error", what=task.get_name(), exc_info=error)
+            internal_errors.report("job", error, what=task.get_name())

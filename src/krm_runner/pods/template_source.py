@@ -26,6 +26,7 @@ from krm_runner.core.json_object import JsonObject, as_object, as_text
 from krm_runner.core.pod_template import PodTemplate, template_of
 from krm_runner.kube.client import KubeClient
 from krm_runner.kube.reflector import ChangeKind, Reflector
+from krm_runner.telemetry.internal_errors import contained
 
 _log = structlog.get_logger("krm_runner.pods")
 _FLAG = "--function-pod-template"
@@ -127,7 +128,8 @@ class ConfigMapTemplate:
 
     def replaced(self, objects: list[JsonObject]) -> None:
         """As the reflector has listed it."""
-        self._take(next((found for found in objects if _metadata(found, "name") == self._name), None))
+        with contained("watch event", path=self._path):
+            self._take(next((found for found in objects if _metadata(found, "name") == self._name), None))
 
     def changed(self, kind: ChangeKind, found: JsonObject) -> None:
         """As the reflector has heard of it."""

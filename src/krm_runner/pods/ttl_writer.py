@@ -15,6 +15,7 @@ import structlog
 from krm_runner.core.backoff import Backoff
 from krm_runner.core.errors import KubernetesError, KubernetesUnavailableError
 from krm_runner.core.pod_facts import PodFacts
+from krm_runner.telemetry import internal_errors
 
 _log = structlog.get_logger("krm_runner.pods")
 _BACKOFF = Backoff(first=0.25, longest=5.0)
@@ -73,7 +74,7 @@ class TtlWriter:
                 else:
                     failures = 0
                     self._written(True)
-        except Exception:
-            _log.exception("time to live not written", uid=uid)
+        except Exception as error:
+            internal_errors.report("pod", error, uid=uid)
         finally:
             del self._tasks[uid]

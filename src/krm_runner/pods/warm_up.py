@@ -18,6 +18,7 @@ from krm_runner.core.backoff import Backoff
 from krm_runner.core.errors import EvaluationError
 from krm_runner.core.pod_cache_config import FunctionConfig
 from krm_runner.pods.function_limits import FunctionLimits
+from krm_runner.telemetry import internal_errors
 
 _log = structlog.get_logger("krm_runner.pods")
 _AGAIN = Backoff(first=10.0, longest=300.0)
@@ -102,6 +103,6 @@ class WarmUp:
             return False
         except Exception as error:
             # A mistake of ours; it must not keep the others cold.
-            _log.error("not warmed up", image=function.name, error=repr(error), exc_info=True)
+            internal_errors.report("job", error, what="warm-up", image=function.name)
             return False
         return True

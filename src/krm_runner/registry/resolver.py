@@ -28,6 +28,7 @@ from krm_runner.core.image_ref import ImageRef
 from krm_runner.files.watched_file import WatchedFile
 from krm_runner.registry.client import Access, Document, RegistryClient
 from krm_runner.registry.keychain import Keychains
+from krm_runner.telemetry import internal_errors
 
 _log = structlog.get_logger("krm_runner.registry")
 _RENEWAL_TIMEOUT = 5.0
@@ -129,7 +130,7 @@ class ImageResolver:
             log("registry away, the tag is served as it was known", image=reference.canonical, error=fault.why)
             return kept
         except Exception as error:
-            _log.exception("image not resolved", image=reference.canonical)
+            internal_errors.report("image", error, image=reference.canonical)
             return error
         finally:
             del self._flights[reference.canonical]

@@ -24,6 +24,7 @@ from krm_runner.rpc import wire
 from krm_runner.rpc._generated import evaluator_pb2
 from krm_runner.rpc.call_record import CallRecord, CallTerms, shown_image
 from krm_runner.rpc.status import DETAILS_KEY
+from krm_runner.telemetry import internal_errors
 from krm_runner.telemetry.metrics import EvaluationMetrics
 from krm_runner.telemetry.tracing import evaluation_span, trace_headers
 
@@ -104,7 +105,7 @@ class EvaluateHandler:
                     task.uncancel()
                     await self._refuse(call, ShuttingDownError(call.image), context)
                 except Exception as error:
-                    _log.exception("unexpected error", image=call.image)
+                    internal_errors.report("call", error, image=call.image)
                     await self._refuse(call, UnexpectedError(call.image, cause=error), context)
                 finally:
                     span.update(image=call.image, runtime=call.runtime, code=call.code)
