@@ -8,6 +8,7 @@ import pytest
 
 from control_plane import local_images
 from control_plane.site import PlayedSite
+from control_plane.test_faults import until_noted
 from control_plane.test_templates import FLAG as FROM_TEMPLATE
 from control_plane.test_templates import template
 from support.audit import AuditLog
@@ -163,6 +164,22 @@ async def test_an_entrypoint_that_is_not_there_is_told_as_ever(site: PlayedSite,
     assert spare in answer.message
     assert "the entrypoint /nowhere/function cannot be executed: there is no such file" in answer.message
     await eventually(lambda: spare not in names(site.pods()), what="the pod is gone", seconds=60)
+
+
+async def test_an_eviction_is_told_though_the_status_shows_only_the_spares_container(
+    site: PlayedSite, images: list[str]
+) -> None:
+    runner = start(site, "--retry-lost-calls=false")
+    (spare,) = await until_ready(site, runner)
+    async with Client(runner.address) as client:
+        assert served(await client.evaluate(images[0], wish())).pod == spare
+        (pod,) = (pod for pod in site.living() if pod["metadata"]["name"] == spare)
+        call = asyncio.ensure_future(client.evaluate(images[0], wish(call="long", seconds=60)))
+        await until_noted(site, pod, "long")
+        site.kubelet.evict(pod, "usage exceeds the limit", forgets_container=True)
+        answer = await call
+    assert (answer.code, answer.reason) == ("UNAVAILABLE", "POD_LOST")
+    assert "Evicted: usage exceeds the limit" in answer.message
 
 
 async def test_a_runner_that_starts_anew_finds_spares_and_what_became_of_them(

@@ -167,7 +167,19 @@ def test_a_pod_that_ended_with_its_spare_says_what_is_missing() -> None:
     status = pod_status(with_status(ended(0, "Completed"), restarts=0, phase="Succeeded"))
     assert isinstance(status, Failed)
     assert (status.reason, status.may_pass) == ("NotStarted", True)
-    assert "its image could not be pulled" in status.message
+    assert "the image could not be pulled" in status.message
+
+
+def test_an_eviction_is_told_though_the_kubelet_removed_the_functions_container() -> None:
+    evicted: JsonObject = {
+        "type": "Warning",
+        "reason": "Evicted",
+        "message": "usage exceeds the limit",
+        "involvedObject": {"uid": "u-1"},
+    }
+    status = pod_status(with_status(ended(0, "Completed"), restarts=0, phase="Succeeded"), [evicted])
+    assert isinstance(status, Failed)
+    assert (status.reason, status.message, status.may_pass) == ("Evicted", "usage exceeds the limit", True)
 
 
 def test_a_function_that_ends_again_and_again_has_its_own_last_words() -> None:

@@ -230,7 +230,8 @@ class Keeper:
     async def cause(self, pod: Attendant, error: PodLostError) -> PodLostError:
         """The same error with what Kubernetes says happened to the pod, which may come a moment later."""
         for _ in range(_CAUSE_LOOKS):
-            if pod.failure or pod.is_leaving or not self.census.has(pod):
+            is_told = pod.failure is not None and pod.failure.reason != NOT_STARTED
+            if is_told or pod.is_leaving or not self.census.has(pod):
                 break
             await asyncio.sleep(_CAUSE_TIMEOUT / _CAUSE_LOOKS)
         failed = pod.failure
@@ -384,7 +385,8 @@ class Keeper:
     # --- pods that do not come up ---------------------------------------------------------------------------------
 
     def _on_failed(self, attendant: Attendant, failed: Failed) -> None:
-        if attendant.has_served or not attendant.facts.asked_for:
+        is_told = attendant.has_served and failed.reason != NOT_STARTED
+        if is_told or not attendant.facts.asked_for:
             self._fail(attendant, failed)
             return
         # Its events and its log may say more than the object.
