@@ -156,6 +156,8 @@ def kubelet(layout: Layout) -> list[str | Path]:
         "registryPullQPS": 0,
         "eventRecordQPS": 0,
         "imageGCHighThresholdPercent": 100,
+        # How much an emptyDir holds is measured every two to four seconds. The default is one to two minutes.
+        "volumeStatsAggPeriod": "2s",
         "evictionHard": dict.fromkeys(thresholds, "0%"),
         "podPidsLimit": PROCESSES_PER_POD,
         "maxPods": 250,

@@ -66,9 +66,10 @@ class Kubelet:
         """The kernel takes everything in the container."""
         self._of(pod).end("OOMKilled")
 
-    def evict(self, pod: Json, message: str) -> None:
-        """The node is short of something: the pod fails as a whole."""
-        self._of(pod).evict(message)
+    def evict(self, pod: Json, message: str, *, forgets_container: bool = False) -> None:
+        """The node is short of something: the pod fails as a whole. The container of a function may be removed before
+        that is reported: then the status is that of the spare's container, and only an event has the reason."""
+        self._of(pod).evict(message, forgets_container=forgets_container)
 
     def __enter__(self) -> Kubelet:
         self._watcher.start()

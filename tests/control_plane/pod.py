@@ -84,6 +84,7 @@ class PlayedPod:
         self._process: subprocess.Popen[bytes] | None = None
         self._ends_as = "Error"
         self._evicted = ""
+        self._forgets_container = False
         self._restarts = 0
         self._reported_ready = False
         self._thread = threading.Thread(target=self._live, name=f"pod {self._name}")
@@ -112,8 +113,9 @@ class PlayedPod:
         self._ends_as = reason
         os.kill(self._process.pid, signal.SIGKILL)
 
-    def evict(self, message: str) -> None:
+    def evict(self, message: str, *, forgets_container: bool) -> None:
         """End the pod as a whole, for want of something on its node."""
+        self._forgets_container = forgets_container
         self._evicted = message
         self._changed.set()
 
@@ -179,7 +181,7 @@ class PlayedPod:
                 self._leave()
             if self._evicted:
                 self._kill()
-                self._report({"phase": "Failed", "reason": "Evicted", "message": self._evicted})
+                self._report_eviction()
                 return
             if process.poll() is not None:
                 self._report_end(process.returncode)
@@ -232,6 +234,15 @@ class PlayedPod:
             self._report({"phase": "Failed", **self._statuses(ended)})
         else:
             self._report({"phase": "Running", **self._statuses(_waiting("CrashLoopBackOff"), last=ended)})
+
+    def _report_eviction(self) -> None:
+        self._warn(self._evicted, reason="Evicted")
+        if self._forgets_container:
+            self._restarts = 0
+            ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+            self._report({"phase": "Succeeded", **self._statuses(ended)})
+        else:
+            self._report({"phase": "Failed", "reason": "Evicted", "message": self._evicted})
 
     def _leave(self) -> None:
         """Somebody deleted it: its container has its time to end, then the object goes."""
@@ -316,7 +327,7 @@ class PlayedPod:
     def _report(self, status: Json) -> None:
         self._ask("PATCH", f"{self._path}/status", {"status": status}, "application/merge-patch+json")
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, message: str, *, reason: str = "Failed") -> None:
         metadata = self.pod["metadata"]
         about = {"kind": "Pod", "name": self._name, "namespace": metadata["namespace"], "uid": metadata["uid"]}
         event = {
@@ -325,7 +336,7 @@ class PlayedPod:
             "metadata": {"name": f"{self._name}.{uuid.uuid4().hex[:8]}", "namespace": metadata["namespace"]},
             "involvedObject": {**about, "fieldPath": f"spec.containers{{{FUNCTION}}}"},
             "type": "Warning",
-            "reason": "Failed",
+            "reason": reason,
             "message": message,
             "lastTimestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from control_plane import local_images
 from control_plane.site import PlayedSite
+from control_plane.test_faults import until_noted
 from control_plane.test_templates import FLAG as FROM_TEMPLATE
 from control_plane.test_templates import template
 from support.audit import AuditLog
 from support.calls import served, wish
 from support.client import Client
-from support.kube import Json
+from support.kube import ApiError, Json, wait_until
 from support.namespace import is_ready
 from support.processes import eventually
 from support.push import Push
@@ -53,7 +58,11 @@ async def until_ready(site: PlayedSite, runner: RunnerProcess, count: int = 1) -
     return found
 
 
-@pytest.mark.parametrize("flags", [(), ("--front=off",)], ids=["front", "no front"])
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--front=off",), ("--wrapper-delivery=image-volume",)],
+    ids=["front", "no front", "image volume"],
+)
 async def test_a_first_call_is_served_by_a_spare(
     site: PlayedSite, images: list[str], flags: tuple[str, ...], audit_log: AuditLog
 ) -> None:
@@ -136,6 +145,55 @@ async def test_a_function_with_resources_of_its_own_gets_a_pod_of_its_own(site: 
     assert names(spares(site)) == {spare}
 
 
+async def test_an_image_that_admission_refuses_is_not_put_into_a_spare(site: PlayedSite, images: list[str]) -> None:
+    runner = start(site)
+    (spare,) = await until_ready(site, runner)
+    with allowed_images(site, site.wrapper_image):
+        async with Client(runner.address) as client:
+            answer = await client.evaluate(images[0], wish(), timeout=SOON)
+    assert (answer.code, answer.reason) == ("FAILED_PRECONDITION", "POD_CANNOT_START")
+    assert "not an image that may run here" in answer.message
+    runner.wait_for_line(f'event="spare given up" pod={spare} .*not an image that may run here')
+    assert names(site.living()) == {spare}
+
+
+@contextmanager
+def allowed_images(site: PlayedSite, image: str) -> Generator[None]:
+    """Admission takes no pod with another image, new or changed."""
+    name, kube = site.functions.name, site.functions.kube
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["pods"]}
+    validation = {
+        "expression": f"object.spec.containers.all(each, each.image == '{image}')",
+        "message": "not an image that may run here",
+    }
+    place = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+    specs: list[tuple[str, Json]] = [
+        ("Policy", {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}),
+        ("PolicyBinding", {"policyName": name, "validationActions": ["Deny"], "matchResources": place}),
+    ]
+    for kind, spec in specs:
+        metadata = {"name": name}
+        manifest = {"kind": f"ValidatingAdmission{kind}", "metadata": metadata, "spec": spec}
+        kube.create({"apiVersion": "admissionregistration.k8s.io/v1", **manifest})
+    (pod,) = site.living()
+    change = {"spec": {"containers": [{**pod["spec"]["containers"][0], "image": "example.com/other:v1"}]}}
+
+    def is_refused() -> bool:
+        path = site.functions.path(f"pods/{pod['metadata']['name']}?dryRun=All")
+        try:
+            kube.request("PATCH", path, change, "application/merge-patch+json")
+        except ApiError as error:
+            return "not an image that may run here" in str(error)
+        return False
+
+    wait_until(is_refused, what="the policy is in force")
+    try:
+        yield
+    finally:
+        for resource in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            kube.delete(f"/apis/admissionregistration.k8s.io/v1/{resource}/{name}")
+
+
 async def test_spares_are_of_the_template_that_counts(site: PlayedSite, images: list[str]) -> None:
     def of_version(version: str) -> set[str]:
         labelled = [pod for pod in spares(site) if pod["metadata"]["labels"]["example.com/version"] == version]
@@ -153,6 +211,64 @@ async def test_spares_are_of_the_template_that_counts(site: PlayedSite, images: 
     assert old in of_version("one")
 
 
+NO_SPARES = 'event="no spare pods are kept"'
+ANSWERS_LIKE_PORCHS = f"""#!{sys.executable}
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+class Health(health_pb2_grpc.HealthServicer):
+    def Check(self, request, context):
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+server = grpc.server(ThreadPoolExecutor(2))
+health_pb2_grpc.add_HealthServicer_to_server(Health(), server)
+server.add_insecure_port(sys.argv[sys.argv.index("--address") + 1] + ":9446")
+server.start()
+server.wait_for_termination()
+"""
+ENDS_WITHOUT_A_FUNCTION = "#!/bin/sh\necho 'no function is named after --' >&2\nexit 2\n"
+
+
+async def test_a_template_with_another_wrapper_server_has_no_spares(site: PlayedSite, images: list[str]) -> None:
+    pod = template(site, "one")
+    pod["spec"]["initContainers"][0]["image"] = "example.com/other-wrapper:v1"
+    site.write_template(pod)
+    runner = start(site, FROM_TEMPLATE)
+    runner.wait_for_line(NO_SPARES)
+    async with Client(runner.address) as client:
+        served(await client.evaluate(images[0], wish()))
+    assert len(site.pods()) == 1
+    site.write_template(template(site, "two"))
+    await until_ready(site, runner)
+    (line,) = [line for line in runner.lines if NO_SPARES in line]
+    assert "example.com/other-wrapper:v1" in line
+    assert "or set --spare-pods=0" in line
+
+
+@pytest.mark.parametrize("program", [ANSWERS_LIKE_PORCHS, ENDS_WITHOUT_A_FUNCTION], ids=["serves", "ends"])
+async def test_a_wrapper_server_that_cannot_wait_is_tried_once(
+    site: PlayedSite, images: list[str], program: str, tmp_path: Path, audit_log: AuditLog
+) -> None:
+    ours, site.kubelet.wrapper = site.kubelet.wrapper, tmp_path / "other-wrapper"
+    site.kubelet.wrapper.write_text(program)
+    site.kubelet.wrapper.chmod(0o755)
+    site.write_template(template(site, "one"))
+    runner = start(site, FROM_TEMPLATE, "--pod-start-timeout=5s", "--scan-interval=1s", spares=2)
+    runner.wait_for_line(NO_SPARES)
+    await eventually(lambda: not site.pods(), what="the spares are deleted", seconds=60)
+    site.kubelet.wrapper = ours
+    # Longer than the first pause after a failed start.
+    await asyncio.sleep(2)
+    async with Client(runner.address) as client:
+        served(await client.evaluate(images[0], wish()))
+    assert len(audit_log.done("create", "pods", site.functions.name)) == 3
+    assert len([line for line in runner.lines if NO_SPARES in line]) == 1
+    site.write_template(template(site, "two"))
+    await until_ready(site, runner, 2)
+
+
 async def test_an_entrypoint_that_is_not_there_is_told_as_ever(site: PlayedSite, push: Push) -> None:
     image = push("absent", local_images.absent())
     runner = start(site)
@@ -163,6 +279,22 @@ async def test_an_entrypoint_that_is_not_there_is_told_as_ever(site: PlayedSite,
     assert spare in answer.message
     assert "the entrypoint /nowhere/function cannot be executed: there is no such file" in answer.message
     await eventually(lambda: spare not in names(site.pods()), what="the pod is gone", seconds=60)
+
+
+async def test_an_eviction_is_told_though_the_status_shows_only_the_spares_container(
+    site: PlayedSite, images: list[str]
+) -> None:
+    runner = start(site, "--retry-lost-calls=false")
+    (spare,) = await until_ready(site, runner)
+    async with Client(runner.address) as client:
+        assert served(await client.evaluate(images[0], wish())).pod == spare
+        (pod,) = (pod for pod in site.living() if pod["metadata"]["name"] == spare)
+        call = asyncio.ensure_future(client.evaluate(images[0], wish(call="long", seconds=60)))
+        await until_noted(site, pod, "long")
+        site.kubelet.evict(pod, "usage exceeds the limit", forgets_container=True)
+        answer = await call
+    assert (answer.code, answer.reason) == ("UNAVAILABLE", "POD_LOST")
+    assert "Evicted: usage exceeds the limit" in answer.message
 
 
 async def test_a_runner_that_starts_anew_finds_spares_and_what_became_of_them(

@@ -117,6 +117,16 @@ async def test_a_volume_that_the_cluster_does_not_know_is_found(doctor: Doctor) 
     assert findings == ([lost] if KUBERNETES_VERSION < "v1.35" else [])
 
 
+async def test_a_template_with_another_wrapper_server_has_no_spares(doctor: Doctor) -> None:
+    (warning,) = of(await doctor.look("--spare-pods=1", wrapper=WRAPPER), State.WARN)[:1]
+    assert warning.startswith("no spare pods are kept, though --spare-pods=1: the pod template does not deliver")
+    fine = of(await doctor.look("--spare-pods=1", wrapper="krm-runner/wrapper-server:0.1.0"), State.OK)
+    assert "spare pods are made of this template (--spare-pods=1)" in fine
+    assert any(
+        "WRAPPER_SERVER_IMAGE is not set here" in line for line in of(await doctor.look("--spare-pods=1"), State.SKIP)
+    )
+
+
 async def test_an_administrator_asks_for_the_account(doctor: Doctor) -> None:
     account = f"--account={doctor.base.system}/{ACCOUNT}"
     findings = await doctor.look(account, account="")

@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import kubernetes_validate  # type: ignore[import-untyped] # pyright: ignore[reportMissingTypeStubs] - it has none
 import pytest
@@ -24,6 +24,7 @@ from krm_runner.core.function_table import FunctionTable
 from krm_runner.core.pod_cache_config import parse_pod_cache_config
 from krm_runner.core.pod_template import template_of
 from krm_runner.core.rights import Place, rights_needed
+from krm_runner.core.spare import why_no_spares
 from krm_runner.core.wrapper_delivery import InitContainer
 from krm_runner.settings import parse_settings
 from support.machine import ROOT
@@ -116,8 +117,7 @@ def test_every_template_keeps_the_contract_and_has_the_runners_wrapper(render: R
     config_map = manifests[f"ConfigMap {SYSTEM}/kpt-function-eval-pod-template"]
     template = template_of({**config_map, "metadata": {**config_map["metadata"], "resourceVersion": "1"}})
     assert template.warnings == ()
-    spec = cast(dict[str, Any], template.pod["spec"])
-    assert spec["initContainers"][0]["image"] == _environment(manifests)["WRAPPER_SERVER_IMAGE"]
+    assert why_no_spares(template.pod, _environment(manifests)["WRAPPER_SERVER_IMAGE"]) == ""
 
 
 def test_components_over_an_own_registry_keep_its_images(tmp_path: Path) -> None:
@@ -141,6 +141,7 @@ def test_the_runner_takes_its_arguments(render: Render, variant: str) -> None:
     settings = parse_settings(arguments, environment)
     assert settings.pod is not None
     assert settings.pod.namespace == FUNCTIONS
+    assert settings.pod.spare_pods == 1
     template = f"ConfigMap {SYSTEM}/kpt-function-eval-pod-template"
     assert settings.pod.wrapper_delivery == (variant.partition("/wrapper-")[2] or "init-container")
     if settings.pod.wrapper_delivery == "init-container":
@@ -268,8 +269,9 @@ def test_the_charts_values_are_all_in_its_schema_and_used() -> None:
         ("extraArgs[0]=nonsense", "extraArgs"),
         ("highAvailability.replicas=1", "replicas"),
         ("wrapperDelivery=by-hand", "wrapperDelivery"),
-        ("wrapperDelivery=config-map", "use init-container, and keep spare pods"),
-        ("announcements.enabled=true", "keep spare pods"),
+        ("wrapperDelivery=config-map", "use init-container, and spare pods: set sparePods"),
+        ("announcements.enabled=true", "set sparePods"),
+        ("sparePods=-1", "sparePods"),
         ("wrapperDelivery=image-volume,mesh.enabled=true", "wrapperDelivery"),
         ("tls.clientCa=true", "tls.clientCa"),
         ("wrapperDelivery=image-volume,functionPods.runtimeClassName=gvisor", "wrapperDelivery"),
@@ -291,7 +293,7 @@ def test_values_that_change_things(render: Render) -> None:
     values = (
         "functionPods.runtimeClassName=gvisor", "extraArgs[0]=--retry-lost-calls=false", "images.pullSecrets[0]=mine",
         "podCacheConfig[0].name=set-labels:v0.2", "podCacheConfig[0].timeToLive=5m", "functionNamespace=other",
-        "functions[0].function=set-namespace-v0.4.1", "functions[0].images[0]=set-namespace:v0.4.1",
+        "functions[0].function=set-namespace-v0.4.1", "functions[0].images[0]=set-namespace:v0.4.1", "sparePods=0",
     )  # fmt: skip
     manifests = by_name(charted(values))
     config_map = manifests[f"ConfigMap {SYSTEM}/kpt-function-eval-pod-template"]
@@ -299,7 +301,7 @@ def test_values_that_change_things(render: Render) -> None:
     assert cast(Manifest, template.pod["spec"])["runtimeClassName"] == "gvisor"
     spec = pod_of(manifests)["spec"]
     assert spec["imagePullSecrets"] == [{"name": "mine"}]
-    assert {"--retry-lost-calls=false", "--pod-namespace=other"} <= set(spec["containers"][0]["args"])
+    assert {"--retry-lost-calls=false", "--pod-namespace=other", "--spare-pods=0"} <= set(spec["containers"][0]["args"])
     text = manifests[f"ConfigMap {SYSTEM}/pod-cache-config"]["data"]["pod-cache-config.yaml"]
     (function,) = parse_pod_cache_config(text.encode(), source="", default_prefix="example.com").functions.values()
     assert (function.name, function.ttl) == ("set-labels:v0.2", 300.0)

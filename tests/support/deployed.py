@@ -94,8 +94,9 @@ class Deployed:
         return f"function-runner.{self.system.name}.svc.cluster.local:9445"
 
     def pods(self) -> list[Json]:
-        """The function pods."""
-        return self.functions.kube.items(self.functions.path("pods"), labelSelector="fn.kpt.dev/image")
+        """The function pods, without spares."""
+        found = self.functions.kube.items(self.functions.path("pods"), labelSelector="fn.kpt.dev/image")
+        return [pod for pod in found if pod["metadata"]["annotations"]["krm-runner/image"] != "spare"]
 
     def wait_for_log(self, words: str, *, seconds: float = 60) -> None:
         wait_until(lambda: words in self.log, what=f"the runner's log says: {words}", seconds=seconds)

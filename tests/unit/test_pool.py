@@ -537,6 +537,16 @@ def test_old_news_of_a_spare_do_not_give_its_name_away() -> None:
     assert scene.pool.renew(now=1.0) == [StartPod("new-2", SPARE, NEW, 101.0)]
 
 
+def test_spares_that_are_not_kept_any_more_expire_and_are_not_replaced() -> None:
+    scene = Scene()
+    with_spares(scene, 1)
+    scene.pool.release(SPARE)
+    assert scene.pool.collect(now=101.0) == [DeletePod("new-1", "uid-new-1", "expired")]
+    scene.pool.gone("new-1", "uid-new-1", SPARE, None, now=101.0)
+    assert scene.pool.renew(now=102.0) == []
+    assert scene.pool.functions() == []
+
+
 def test_another_pod_of_the_name_has_not_left() -> None:
     scene = Scene()
     with_spares(scene, 1)

@@ -220,6 +220,11 @@ class PoolModel(RuleBasedStateMachine):
         self.is_kept_ready, self.wanted = True, self.version
         self.perform(self.pool.keep_ready(FUNCTION, self.version, self.limits, now=self.now))
 
+    @rule()
+    def it_is_released(self) -> None:
+        self.is_kept_ready = False
+        self.pool.release(FUNCTION)
+
     @rule(seconds=st.sampled_from([0.5, 10.0, 60.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds

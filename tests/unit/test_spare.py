@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krm_runner.core import image_ref
+from krm_runner.core.built_in_template import built_in_pod
 from krm_runner.core.image_metadata import ImageMetadata
 from krm_runner.core.json_object import JsonObject, as_list, as_object
 from krm_runner.core.naming import is_pod_id
@@ -16,7 +17,8 @@ from krm_runner.core.pod_failure import Failed
 from krm_runner.core.pod_manifest import FunctionPod, render
 from krm_runner.core.pod_status import Ready, SilentEnd, Starting, pod_status, silent_end
 from krm_runner.core.pod_template import PodTemplate
-from krm_runner.core.spare import SPARE, Spare, as_annotation, spare_id
+from krm_runner.core.spare import SPARE, Spare, as_annotation, spare_id, why_no_spares
+from krm_runner.core.wrapper_delivery import ImageVolume, InitContainer
 from unit.test_pod_manifest import BUILT_IN, IMAGE, TEMPLATES, container
 from unit.test_pod_status import COPIED, RUNNING, condition, ended, function, pod, waiting
 
@@ -64,6 +66,20 @@ def test_a_spare_is_all_of_a_pod_but_the_function(template: PodTemplate) -> None
     assert (facts(made).asked_for, facts(made).is_converted) == (SPARE, False)
     assert facts(made).serves(WRAPPER, template_version=template.version)
     assert not facts(made).serves(IMAGE, template_version=template.version)
+
+
+@pytest.mark.parametrize("delivery", [InitContainer, ImageVolume])
+def test_a_template_has_spares_if_it_delivers_our_wrapper_server(
+    delivery: type[InitContainer] | type[ImageVolume],
+) -> None:
+    assert why_no_spares(built_in_pod(delivery(WRAPPER.image)), WRAPPER.image) == ""
+    why = why_no_spares(built_in_pod(delivery("example.com/other:v1")), WRAPPER.image)
+    assert "does not deliver the wrapper server of example.com/wrapper:v1 (WRAPPER_SERVER_IMAGE), but" in why
+    assert why.endswith("example.com/other:v1")
+
+
+def test_a_template_that_delivers_nothing_has_no_spares() -> None:
+    assert why_no_spares({"spec": {"containers": [{"image": WRAPPER.image}]}}, WRAPPER.image).endswith("_IMAGE)")
 
 
 @TEMPLATES
@@ -167,7 +183,19 @@ def test_a_pod_that_ended_with_its_spare_says_what_is_missing() -> None:
     status = pod_status(with_status(ended(0, "Completed"), restarts=0, phase="Succeeded"))
     assert isinstance(status, Failed)
     assert (status.reason, status.may_pass) == ("NotStarted", True)
-    assert "its image could not be pulled" in status.message
+    assert "the image could not be pulled" in status.message
+
+
+def test_an_eviction_is_told_though_the_kubelet_removed_the_functions_container() -> None:
+    evicted: JsonObject = {
+        "type": "Warning",
+        "reason": "Evicted",
+        "message": "usage exceeds the limit",
+        "involvedObject": {"uid": "u-1"},
+    }
+    status = pod_status(with_status(ended(0, "Completed"), restarts=0, phase="Succeeded"), [evicted])
+    assert isinstance(status, Failed)
+    assert (status.reason, status.message, status.may_pass) == ("Evicted", "usage exceeds the limit", True)
 
 
 def test_a_function_that_ends_again_and_again_has_its_own_last_words() -> None:

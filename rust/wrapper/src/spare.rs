@@ -1,7 +1,7 @@
 //! The server of a pod that has no function yet: it is there, and that is all it says.
 //!
-//! Of the service that evaluates functions its health knows nothing, so that whoever asks for that one is answered by the
-//! next container of the pod, never by this one. It holds nothing, and ends at once when it is told to.
+//! The service that evaluates functions is `NOT_SERVING`: by that the runner tells this server from another wrapper server
+//! without a function, and from the next container of the pod. It holds nothing, and ends immediately on a signal.
 
 use std::io;
 use std::sync::Arc;

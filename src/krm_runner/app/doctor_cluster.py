@@ -21,6 +21,7 @@ from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 from krm_runner.core.pod_manifest import FunctionPod, reclaim_time, render
 from krm_runner.core.pod_template import PodTemplate, built_in_template, template_of
 from krm_runner.core.rights import Place, Right, rights_needed
+from krm_runner.core.spare import USE_OUR_WRAPPER, why_no_spares
 from krm_runner.core.wrapper_delivery import ImageVolume, InitContainer, WrapperDelivery
 from krm_runner.kube.client import KubeClient
 from krm_runner.pods.function_configs import serves_function_configs
@@ -56,6 +57,8 @@ class ClusterDoctor:
         if template is not None:
             for warning in template.warnings:
                 yield warn(f"pod template: {warning}")
+            if self._settings.spare_pods:
+                yield self._spares(template)
             yield await self._admission(template)
 
     async def _api_server(self) -> Finding:
@@ -173,6 +176,16 @@ class ClusterDoctor:
         except ConfigurationError as error:
             return None, fail(f"{place} cannot be used: {error}", "mend it; the runner takes the new one by itself")
         return found, ok(f"{place} keeps the contract")
+
+    def _spares(self, template: PodTemplate) -> Finding:
+        count, image = self._settings.spare_pods, self._settings.wrapper_image
+        if not image:
+            return skip(
+                f"whether {count} spare pods can be kept was not looked at: WRAPPER_SERVER_IMAGE is not set here"
+            )
+        if why := why_no_spares(template.pod, image):
+            return warn(f"no spare pods are kept, though --spare-pods={count}: {why}", USE_OUR_WRAPPER)
+        return ok(f"spare pods are made of this template (--spare-pods={count})")
 
     def _delivery(self) -> WrapperDelivery:
         settings = self._settings

@@ -73,7 +73,9 @@ class Loops:
             return
         # The group cancels the others now.
         self._is_stopping = True
-        _log.error("loop ended unexpectedly: the service ends", loop=name, exc_info=failure)
+        # A ServeError explains itself.
+        traceback = None if isinstance(failure, ServeError) else failure
+        _log.error("loop ended unexpectedly: the service ends", loop=name, exc_info=traceback)
         ended = ServeError(f'the loop "{name}" ended unexpectedly ({why}); its log has more')
         self._failure = failure if isinstance(failure, ServeError) else ended
         raise self._failure

@@ -19,7 +19,6 @@ from krm_runner.core.image_metadata import Platform
 from krm_runner.core.pod_cache_config import FunctionConfig
 from krm_runner.core.pod_manifest import POD_ID_LABEL
 from krm_runner.core.pod_template import PodTemplate, built_in_template
-from krm_runner.core.spare import Spare
 from krm_runner.core.wrapper_delivery import ImageVolume, InitContainer, WrapperDelivery
 from krm_runner.evaluators.pod import PodEvaluator
 from krm_runner.kube.client import KubeClient, find_cluster
@@ -37,6 +36,7 @@ from krm_runner.pods.pod_tokens import PodTokens, TemplateWithTokens
 from krm_runner.pods.pull_secret import PullSecret
 from krm_runner.pods.retired_config_maps import delete_retired_config_maps
 from krm_runner.pods.services import Services
+from krm_runner.pods.spares import Spares
 from krm_runner.pods.tasks import Tasks
 from krm_runner.pods.template_source import POLL_INTERVAL, BuiltInTemplate, ConfigMapTemplate, TemplateSource
 from krm_runner.pods.warm_up import WarmUp
@@ -144,6 +144,7 @@ async def _open_pod_runtime(
             channels=Channels(limit, tokens.token_of, asker),
             start_timeout=pods.start_timeout,
             scan_interval=pods.scan_interval,
+            spares=Spares(pods.wrapper_image) if pods.spare_pods else None,
             next_calls=next_calls,
         )
         metrics.observe_pool(lambda: keeper.size)
@@ -181,8 +182,6 @@ async def _open_pod_runtime(
             loops.start(secret.keep(), name="pull secret")
 
         def renew() -> None:
-            if pods.spare_pods and templates.current is not None:
-                keeper.keep_spares(Spare(pods.wrapper_image), templates.current)
             if pods.warm_up:
                 jobs.start(warm_up.run(), name="warm-up")
 
@@ -203,6 +202,8 @@ async def _open_pod_runtime(
         loops.start(templates.keep(), name="pod template")
         loops.start(keeper.run(pod_watch), name="pod manager")
         loops.start(functions.watch(on_limits), name="pod cache configuration")
+        if templates.current is not None:
+            keeper.template_changed(templates.current)
         renew()
         yield PodRuntime(evaluator, warm_up)
 

@@ -15,8 +15,15 @@ from krm_runner.core.spare import COMMAND, RESTARTS, as_annotation
 
 _NOT_YET: JsonObject = {"waiting": {"reason": "ContainerCreating"}}
 NOT_STARTED = "NotStarted"
-"""The reason of a pod that ended between its two containers: it says less than the event that goes with it."""
-_NOT_STARTED = "the function's container was not started after the spare's: most likely its image could not be pulled"
+"""The reason of a pod that ended with the spare's container in its status; an event says more.
+
+The function's container was not started; or the kubelet evicted the pod, and removed the container before it wrote the
+last status.
+"""
+_NOT_STARTED = (
+    "its status does not show the function's container: "
+    "most likely the image could not be pulled, or the pod was evicted"
+)
 _MOST_DIGITS = 10
 
 

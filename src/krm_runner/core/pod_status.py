@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from krm_runner.core.function_container import FUNCTION_CONTAINER, function_image, function_status
 from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
-from krm_runner.core.pod_conversion import is_converted, without_the_spare
+from krm_runner.core.pod_conversion import NOT_STARTED, is_converted, without_the_spare
 from krm_runner.core.pod_failure import Failed, excerpt, failure, may_pass
 
 
@@ -78,6 +78,7 @@ _LASTING_POD_REASONS = frozenset(
     {"PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch", "SysctlForbidden", "AppArmor"}
 )
 _PASSING_ENDS = frozenset({"Completed", "OOMKilled", "ContainerStatusUnknown", "DeadlineExceeded", "Evicted"})
+_EVICTED = "Evicted"
 _SIGKILL, _SIGTERM = 128 + 9, 128 + 15
 
 
@@ -90,7 +91,7 @@ def pod_status(pod: JsonObject, events: Sequence[JsonObject] = ()) -> PodStatus:
     warnings = _warnings(pod, events)
     failed = _pod_failure(status) or _container_failure(pod, warnings) or _ended_without_a_reason(status)
     if failed is not None:
-        return failed
+        return (_eviction(warnings) if failed.reason == NOT_STARTED else None) or failed
     address = as_text(status.get("podIP"))
     if _condition(status, "Ready").get("status") == "True" and address:
         return Ready(address)
@@ -143,6 +144,11 @@ def _pod_failure(status: JsonObject) -> Failed | None:
     if reason and (status.get("phase") == "Failed" or reason == "NodeLost"):
         return failure(reason, message or "no more is said", may_pass=reason not in _LASTING_POD_REASONS)
     return None
+
+
+def _eviction(warnings: Sequence[_Warning]) -> Failed | None:
+    said = next((each.message for each in warnings if each.reason == _EVICTED), None)
+    return None if said is None else failure(_EVICTED, said, may_pass=True)
 
 
 def _ended_without_a_reason(status: JsonObject) -> Failed | None:

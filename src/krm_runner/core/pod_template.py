@@ -54,7 +54,7 @@ class PodTemplate:
 def built_in_template(*, delivery: WrapperDelivery, max_message_bytes: int) -> PodTemplate:
     """The one that counts when no other is named; its version changes with everything that goes into a pod."""
     pod, service = built_in_pod(delivery), built_in_service()
-    content = json.dumps([pod, service, delivery.wrapper, max_message_bytes], sort_keys=True)
+    content = json.dumps([pod, service, delivery.image, max_message_bytes], sort_keys=True)
     return PodTemplate(pod, service, hashlib.sha256(content.encode()).hexdigest()[:16])
 
 

@@ -123,6 +123,11 @@ class Pool(Generic[Ticket]):
         wanted.is_kept_ready = True
         return list(self._dispatch(wanted, now))
 
+    def release(self, function: str) -> None:
+        """Stop keeping the function's minimum of ready pods; those that it has expire like others."""
+        if (known := self._functions.get(function)) is not None:
+            known.is_kept_ready = False
+
     def limit(self, function: str, limits: Limits, *, now: float) -> Effects[Ticket]:
         """Other limits from now on."""
         known = self._functions.get(function)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from krm_runner.core.image_metadata import ImageMetadata
+from krm_runner.core.json_object import JsonObject, as_list, as_object, as_text
 
 SPARE = "spare"
 """What spares serve, in the place of an image: the canonical form of an image has a colon or an @."""
@@ -24,6 +25,10 @@ COMMAND = "krm-runner/command"
 COMMAND_VARIABLE = "KRM_RUNNER_COMMAND"
 RESTARTS = "krm-runner/restarts-as-spare"
 """How often the container had been started again when the pod got its function."""
+USE_OUR_WRAPPER = (
+    "put the image of WRAPPER_SERVER_IMAGE into the init container or the image volume of the pod template, "
+    "or set --spare-pods=0"
+)
 _DIGITS = 8
 
 
@@ -57,6 +62,18 @@ PodImage = ImageMetadata | Spare
 def spare_id(template_version: str, number: int) -> str:
     """The id of the `number`th spare of a template: the same for every runner, as with `naming.pod_id`."""
     return f"krm-spare-{hashlib.sha256(template_version.encode()).hexdigest()[:_DIGITS]}-{number}"
+
+
+def why_no_spares(pod: JsonObject, wrapper_image: str) -> str:
+    """Why no spares are made of a template's Pod; empty if it delivers the wrapper server of `wrapper_image`."""
+    spec = as_object(pod.get("spec"))
+    copied = {as_text(as_object(each).get("image")) for each in as_list(spec.get("initContainers"))}
+    volumes = (as_object(as_object(each).get("image")) for each in as_list(spec.get("volumes")))
+    found = (copied | {as_text(volume.get("reference")) for volume in volumes}) - {""}
+    if wrapper_image in found:
+        return ""
+    delivered = f", but {', '.join(sorted(found))}" if found else ""
+    return f"the pod template does not deliver the wrapper server of {wrapper_image} (WRAPPER_SERVER_IMAGE){delivered}"
 
 
 def as_annotation(command: Sequence[str]) -> str:

@@ -18,22 +18,12 @@ class InitContainer:
 
     image: str
 
-    @property
-    def wrapper(self) -> str:
-        """Which wrapper server it is."""
-        return self.image
-
 
 @dataclass(frozen=True, slots=True)
 class ImageVolume:
     """Its image, mounted: on by default from Kubernetes 1.35 on, where the container runtime can do it."""
 
     image: str
-
-    @property
-    def wrapper(self) -> str:
-        """Which wrapper server it is."""
-        return self.image
 
 
 WrapperDelivery = InitContainer | ImageVolume

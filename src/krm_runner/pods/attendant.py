@@ -19,10 +19,11 @@ from krm_runner.core.pod_facts import PodFacts
 from krm_runner.core.pod_failure import Failed
 from krm_runner.core.pod_status import PodStatus, Ready, Starting, Terminating, pod_status
 from krm_runner.core.pool_terms import PodState
+from krm_runner.core.spare import SPARE
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.channels import Channels
 from krm_runner.pods.cold_start import HEALTHY, INITIALIZED, RUNNING, SCHEDULED, Milestones, waits_for
-from krm_runner.rpc.wrapper_channel import Target, WrapperChannel
+from krm_runner.rpc.wrapper_channel import NOT_SERVING, UNKNOWN_SERVICE, Target, WrapperChannel
 from krm_runner.telemetry import internal_errors
 
 _log = structlog.get_logger("krm_runner.pods")
@@ -39,6 +40,8 @@ _CONTAINER_STARTS = 1.0
 _PATIENCE_WITH_A_WAY = 2.0
 """For how long one way to the pod is tried before the next."""
 _UNSCHEDULABLE = "Unschedulable"
+CANNOT_WAIT = "its wrapper server cannot wait for a function"
+"""The trouble of a spare with a wrapper server of another make or version."""
 
 
 class Attendant:
@@ -184,11 +187,7 @@ class Attendant:
                 # Every way has its turn, until one led to an answer; that one stays as long as it does.
                 await self._use(targets[int(elapsed / _PATIENCE_WITH_A_WAY) % len(targets)])
             if self._channel is not None:
-                # Of a spare the container before may still answer: it knows nothing of functions.
-                is_new = self.facts.is_converted and elapsed < _CONTAINER_STARTS
-                self.trouble = await self._channel.ask_health(
-                    timeout=_QUESTION_TIMEOUT, of_function=self.facts.is_converted, hurried=is_new
-                )
+                self.trouble = await self._ask(self._channel, is_new=elapsed < _CONTAINER_STARTS)
                 if not self.trouble:
                     return
             elif self._pod_ips:
@@ -196,6 +195,21 @@ class Attendant:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pace(loop.time())):
                     await self._news.wait()
+
+    async def _ask(self, channel: WrapperChannel, *, is_new: bool) -> str:
+        """Why the pod cannot be used; empty when it can."""
+        facts = self.facts
+        is_spare = facts.asked_for == SPARE
+        said = await channel.ask_health(
+            timeout=_QUESTION_TIMEOUT,
+            # After a conversion the container of the spare may still answer.
+            of_function=is_spare or facts.is_converted,
+            hurried=is_new and facts.is_converted,
+        )
+        if not is_spare:
+            return said
+        # One that serves functions may be of a pod that another runner converted a moment ago.
+        return "" if said == NOT_SERVING else CANNOT_WAIT if said in ("", UNKNOWN_SERVICE) else said
 
     async def _use(self, target: Target) -> None:
         if self._channel is not None and self._target == target:

@@ -43,7 +43,7 @@ from krm_runner.core.pool_terms import (
     Version,
     Withdraw,
 )
-from krm_runner.core.spare import SPARE, Spare
+from krm_runner.core.spare import SPARE
 from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.attendant import Attendant
 from krm_runner.pods.census import Census
@@ -58,6 +58,7 @@ from krm_runner.pods.pod_tokens import PodTokens
 from krm_runner.pods.promises import Promises
 from krm_runner.pods.service_care import ServiceCare
 from krm_runner.pods.services import Services
+from krm_runner.pods.spares import Spares
 from krm_runner.pods.starting import Starting, Watched
 from krm_runner.pods.tasks import Tasks
 from krm_runner.pods.ttl_writer import TtlWriter
@@ -89,10 +90,12 @@ class Keeper:
         channels: Channels,
         start_timeout: float,
         scan_interval: float,
+        spares: Spares | None = None,
         next_calls: NextCalls | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`next_calls` is who may be told ahead which pods calls get."""
+        """`spares` decides about spare pods, if any are to be kept; `next_calls` is who may be told ahead which pods
+        calls get."""
         self.census = Census(
             addresses=addresses,
             channels=channels,
@@ -107,6 +110,7 @@ class Keeper:
         self._evidence = evidence
         self._tokens = tokens
         self._functions = functions
+        self._spares = spares
         self._metrics = metrics
         self._start_timeout = start_timeout
         self._scan_interval = scan_interval
@@ -231,7 +235,8 @@ class Keeper:
     async def cause(self, pod: Attendant, error: PodLostError) -> PodLostError:
         """The same error with what Kubernetes says happened to the pod, which may come a moment later."""
         for _ in range(_CAUSE_LOOKS):
-            if pod.failure or pod.is_leaving or not self.census.has(pod):
+            is_told = pod.failure is not None and pod.failure.reason != NOT_STARTED
+            if is_told or pod.is_leaving or not self.census.has(pod):
                 break
             await asyncio.sleep(_CAUSE_TIMEOUT / _CAUSE_LOOKS)
         failed = pod.failure
@@ -273,12 +278,6 @@ class Keeper:
         async with self.lease(wanted, request):
             return
 
-    def keep_spares(self, image: Spare, template: PodTemplate) -> None:
-        """From now on there are as many spares of this template as the limits say, and new pods are made of them."""
-        spares = self._wanted[SPARE] = self.starting.spares = WantedSpare(image, template)
-        limits = self._functions.of(SPARE).limits
-        self._perform(self._pool.keep_ready(SPARE, spares.version, limits, now=self._clock()))
-
     def limits_changed(self) -> None:
         """Functions have other limits than before."""
         for function in self._pool.functions():
@@ -286,12 +285,21 @@ class Keeper:
             self._perform(self._pool.limit(function, limits, now=self._clock()))
 
     def template_changed(self, template: PodTemplate) -> None:
-        """Calls that wait for a pod of the old one get one of the new one."""
+        """Calls that wait for a pod of the old one get one of the new one, and spares are of the new one."""
         for function, wanted in list(self._wanted.items()):
-            renewed = self._wanted[function] = replace(wanted, template=template)
-            if isinstance(renewed, WantedSpare):
-                self.starting.spares = renewed
-            self._perform(self._pool.want(function, renewed.version, now=self._clock()))
+            if isinstance(wanted, Wanted):
+                renewed = self._wanted[function] = replace(wanted, template=template)
+                self._perform(self._pool.want(function, renewed.version, now=self._clock()))
+        self._keep_spares(template)
+
+    def _keep_spares(self, template: PodTemplate) -> None:
+        spares = self.starting.spares = self._spares.of(template) if self._spares is not None else None
+        if spares is None:
+            self._pool.release(SPARE)
+            return
+        self._wanted[SPARE] = spares
+        limits = self._functions.of(SPARE).limits
+        self._perform(self._pool.keep_ready(SPARE, spares.version, limits, now=self._clock()))
 
     def keys_changed(self, template: PodTemplate | None) -> None:
         """Pods are good or not by the keys of their tokens, and those are others now."""
@@ -385,7 +393,8 @@ class Keeper:
     # --- pods that do not come up ---------------------------------------------------------------------------------
 
     def _on_failed(self, attendant: Attendant, failed: Failed) -> None:
-        if attendant.has_served or not attendant.facts.asked_for:
+        is_told = attendant.has_served and failed.reason != NOT_STARTED
+        if is_told or not attendant.facts.asked_for:
             self._fail(attendant, failed)
             return
         # Its events and its log may say more than the object.
@@ -427,6 +436,8 @@ class Keeper:
         self.starting.end(facts.name)
         _log.warning("pod failed", pod=facts.name, image=facts.asked_for, reason=failed.reason, message=failed.message)
         self._metrics.start_failed(failed.reason)
+        if function == SPARE:
+            self._spare_failed(attendant, failed)
         explain = partial(start_error, pod=facts.name, failed=failed)
         effects = self._pool.failed(facts.name, facts.uid, function, explain, now=self._clock())
         if not any(isinstance(effect, DeletePod) for effect in effects):
@@ -434,6 +445,12 @@ class Keeper:
             effects.append(DeletePod(facts.name, facts.uid, "failed"))
         self._perform(effects)
         self._dismiss(attendant, f"{failed.reason}: {failed.message}")
+
+    def _spare_failed(self, attendant: Attendant, failed: Failed) -> None:
+        spares = self.starting.spares
+        if self._spares is not None and spares is not None and self._version_of(attendant) == spares.version:
+            self._spares.failed(attendant, failed, spares.template)
+            self._keep_spares(spares.template)
 
     # --- what the pool decides ------------------------------------------------------------------------------------
 
@@ -482,8 +499,10 @@ class Keeper:
         attendant = self.census.find(effect.name, effect.uid)
         if attendant is None:
             return
-        # A pod that failed is nobody's any more, whatever the kubelet still writes into it.
-        facts = replace(attendant.facts, resource_version="") if attendant.verdict else attendant.facts
+        # A pod that failed is nobody's any more, whatever the kubelet still writes into it. A spare may have become a
+        # function's meanwhile.
+        is_nobodys = attendant.verdict is not None and attendant.facts.asked_for != SPARE
+        facts = replace(attendant.facts, resource_version="") if is_nobodys else attendant.facts
         try:
             is_deleted = await self._launcher.delete(facts, service_uid=self._services.uid(facts.name))
         except KubernetesError as error:

@@ -39,6 +39,8 @@ from krm_runner.rpc.wrapper_answers import WrapperAnswers, code_of
 
 _CHECK = f"/{HEALTH_SERVICE}/Check"
 
+NOT_SERVING = "it says NOT_SERVING"
+UNKNOWN_SERVICE = "it answers NOT_FOUND: it does not know the service that was asked for"
 _SILENCE = "it does not answer"
 _NEXT_LOOK_AT_THE_NAME = 0.2
 
@@ -129,8 +131,8 @@ class WrapperChannel:
     async def ask_health(self, *, timeout: float, of_function: bool = False, hurried: bool = False) -> str:
         """Nothing when the wrapper serves, else one line that says why not; raises only CancelledError.
 
-        Of the function: a wrapper that may have none is asked for the service that evaluates it. Hurried: it is asked
-        often, since it is there any moment.
+        Of the function: a wrapper that may have none is asked for the service that evaluates it, which is NOT_SERVING
+        until then. Hurried: it is asked often, since it is there any moment.
         Comes back as soon as somebody answers, whatever the answer; while nobody does, at the end of the time.
         """
         loop = asyncio.get_running_loop()
@@ -320,6 +322,8 @@ def _cancellations() -> int:
 
 def _status_in_words(code: grpc.StatusCode, text: str) -> str | Trouble:
     """Of a question that was not answered."""
+    if code is grpc.StatusCode.NOT_FOUND:
+        return UNKNOWN_SERVICE
     trouble = trouble_of(code, text)
     if trouble is None and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"it answers {code.name}: {text}"

@@ -21,7 +21,10 @@ from krm_runner.settings.serve_flags import SERVE_FLAGS
 from krm_runner.settings.wrapper import DeliveryName, wrapper_delivery
 
 _WHAT = "What to look at"
-_SHOWN = ("pod-namespace", "function-pod-template", "wrapper-delivery", "enable-private-registries", "image-platform")
+_SHOWN = (
+    "pod-namespace", "function-pod-template", "wrapper-delivery", "spare-pods", "enable-private-registries",
+    "image-platform",
+)  # fmt: skip
 
 DOCTOR_FLAGS: tuple[Flag, ...] = (
     Flag("address", _WHAT, "", "a runner (host:port) that is to evaluate a function"),
@@ -55,6 +58,7 @@ class DoctorSettings:
     template_config_map: str
     wrapper_delivery: DeliveryName
     wrapper_image: str
+    spare_pods: int
     max_message_bytes: int
     default_image_prefix: str
     registries: RegistrySettings
@@ -84,6 +88,7 @@ def parse_doctor_settings(
         template_config_map=text["function-pod-template"],
         wrapper_delivery=wrapper_delivery(flags),
         wrapper_image=environment.get("WRAPPER_SERVER_IMAGE", ""),
+        spare_pods=cast(int, flags.values["spare-pods"]),
         max_message_bytes=cast(int, flags.values["max-request-body-size"]),
         default_image_prefix=prefix,
         registries=registry_settings(flags),

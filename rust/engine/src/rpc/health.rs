@@ -19,9 +19,11 @@ pub const SERVICE: &str = "grpc.health.v1.Health";
 /// Health is open to everybody; a request has the name of a service and nothing else.
 const LARGEST_REQUEST: usize = 1024;
 
-/// One status for a fixed set of services; the empty name stands for the whole server.
+const SERVICES: [&str; 2] = ["", evaluate::SERVICE];
+
+/// The status of the server, whose name is the empty one, and of the service that evaluates functions.
 pub struct Health {
-    services: &'static [&'static str],
+    has_function: bool,
     status: watch::Receiver<ServingStatus>,
     change: Mutex<Option<watch::Sender<ServingStatus>>>,
 }
@@ -31,17 +33,13 @@ type Answer<T> = std::future::Ready<Result<Response<T>, Status>>;
 
 impl Health {
     pub fn new(status: ServingStatus) -> Self {
-        Self::of(&["", evaluate::SERVICE], status)
-    }
-
-    /// Of a server that cannot evaluate anything yet.
-    pub fn of_no_function(status: ServingStatus) -> Self {
-        Self::of(&[""], status)
-    }
-
-    fn of(services: &'static [&'static str], status: ServingStatus) -> Self {
         let (change, status) = watch::channel(status);
-        Self { services, status, change: Mutex::new(Some(change)) }
+        Self { has_function: true, status, change: Mutex::new(Some(change)) }
+    }
+
+    /// Of a server that has no function yet: the service that evaluates functions is `NOT_SERVING`.
+    pub fn of_no_function(status: ServingStatus) -> Self {
+        Self { has_function: false, ..Self::new(status) }
     }
 
     /// From now on, until it is something else or the end; every Watch is told.
@@ -67,8 +65,17 @@ impl Health {
         }
     }
 
-    fn current(&self) -> HealthCheckResponse {
-        HealthCheckResponse { status: *self.status.borrow() as i32 }
+    fn current(&self, service: &str) -> HealthCheckResponse {
+        let status = *self.status.borrow();
+        HealthCheckResponse { status: status_of(service, status, self.has_function) as i32 }
+    }
+}
+
+fn status_of(service: &str, of_server: ServingStatus, has_function: bool) -> ServingStatus {
+    match service {
+        evaluate::SERVICE if !has_function => ServingStatus::NotServing,
+        known if SERVICES.contains(&known) => of_server,
+        _ => ServingStatus::ServiceUnknown,
     }
 }
 
@@ -84,8 +91,8 @@ impl UnaryService<HealthCheckRequest> for Check<'_> {
 
     fn call(&mut self, request: Request<HealthCheckRequest>) -> Self::Future {
         let service = &request.get_ref().service;
-        std::future::ready(if self.0.services.contains(&service.as_str()) {
-            Ok(Response::new(self.0.current()))
+        std::future::ready(if SERVICES.contains(&service.as_str()) {
+            Ok(Response::new(self.0.current(service)))
         } else {
             Err(Status::not_found(format!("unknown service \"{}\"", evaluate::shown(service))))
         })
@@ -100,10 +107,10 @@ impl ServerStreamingService<HealthCheckRequest> for Watch<'_> {
     type Future = Answer<StatusStream>;
 
     fn call(&mut self, request: Request<HealthCheckRequest>) -> Self::Future {
-        let is_known = self.0.services.contains(&request.get_ref().service.as_str());
+        let (service, has_function) = (request.into_inner().service, self.0.has_function);
         let mut sent = None;
         let statuses = WatchStream::new(self.0.status.clone())
-            .map(move |status| if is_known { status } else { ServingStatus::ServiceUnknown })
+            .map(move |status| status_of(&service, status, has_function))
             .filter(move |status| sent.replace(*status) != Some(*status))
             .map(|status| Ok(HealthCheckResponse { status: status as i32 }));
         std::future::ready(Ok(Response::new(Box::pin(statuses))))
@@ -117,7 +124,7 @@ impl UnaryService<HealthListRequest> for List<'_> {
     type Future = Answer<HealthListResponse>;
 
     fn call(&mut self, _request: Request<HealthListRequest>) -> Self::Future {
-        let statuses = self.0.services.iter().map(|service| ((*service).to_owned(), self.0.current())).collect();
+        let statuses = SERVICES.iter().map(|service| ((*service).to_owned(), self.0.current(service))).collect();
         std::future::ready(Ok(Response::new(HealthListResponse { statuses })))
     }
 }
