@@ -41,7 +41,7 @@ class Health:
         self._wake()
 
     def close(self) -> None:
-        """End every Watch, so that the server can stop."""
+        """End every Watch after its last status, so that the server can stop."""
         self._closed = True
         self._wake()
 
@@ -78,13 +78,15 @@ class Health:
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         known = request.service in self._services
         sent: int | None = None
-        while not self._closed:
+        while True:
             changed = self._changed
             status = self._status if known else SERVICE_UNKNOWN
             if status != sent:
                 yield health_pb2.HealthCheckResponse(status=status)
                 sent = status
                 continue  # it may have changed while the watcher was reading
+            if self._closed:
+                return
             await changed.wait()
 
     async def _list(self, _request: Message, _context: _Context) -> Message:
