@@ -73,9 +73,8 @@ class Loops:
             return
         # The group cancels the others now.
         self._is_stopping = True
-        # A ServeError explains itself.
-        traceback = None if isinstance(failure, ServeError) else failure
-        _log.error("loop ended unexpectedly: the service ends", loop=name, exc_info=traceback)
-        ended = ServeError(f'the loop "{name}" ended unexpectedly ({why}); its log has more')
-        self._failure = failure if isinstance(failure, ServeError) else ended
-        raise self._failure
+        if not isinstance(failure, ServeError):  # that one was logged where it was found
+            _log.error("loop ended unexpectedly: the service ends", loop=name, exc_info=failure)
+            failure = ServeError(f'the loop "{name}" ended unexpectedly ({why}); its log has more')
+        self._failure = failure
+        raise failure
