@@ -64,6 +64,14 @@ async def test_a_pod_gets_the_trace_of_its_call(front: Path, tmp_path: Path, wra
                 if sampled == "01":
                     identity = (call.span.trace_id.hex(), call.span.span_id.hex(), call.span.parent_id.hex())
                     assert (*identity, call.span.trace_state) == (trace_id, span, caller, "a=b")
+            client.metadata = ()
+            await promise(runner, pod.address)
+            log = (await client.evaluate(IMAGE, LIST)).log.decode()
+            # On a busy machine it may have been told before it was answered.
+            news = await runner.hear("served", "call")
+            told = news.served.span if news.HasField("served") else news.call.span
+            assert log.split()[0] == f"00-{told.trace_id.hex()}-{told.span_id.hex()}-01"
+            assert told.parent_id == b""
 
 
 async def test_what_a_pod_refuses_is_for_the_runner_to_tell(
