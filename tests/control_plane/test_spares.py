@@ -22,10 +22,9 @@ from support.kube import ApiError, Json, wait_until
 from support.namespace import is_ready
 from support.processes import eventually
 from support.push import Push
-from support.runner import RunnerProcess
 from support.site import ASKED_FOR
+from support.spares import names, spares, start, until_ready
 
-SPARE = "spare"
 SOON = 12
 """Long before a pod's time to start is over."""
 
@@ -33,29 +32,6 @@ SOON = 12
 @pytest.fixture
 def images(push: Push) -> list[str]:
     return [push(f"obliging-{number}", local_images.obliging()) for number in range(3)]
-
-
-def start(site: PlayedSite, *flags: str, spares: int = 1) -> RunnerProcess:
-    place = site.account(f"runner-{len(site.runners)}")
-    return site.start(place, f"--spare-pods={spares}", *flags)
-
-
-def spares(site: PlayedSite) -> list[Json]:
-    """Those that wait for a function."""
-    return [pod for pod in site.living() if pod["metadata"]["annotations"][ASKED_FOR] == SPARE]
-
-
-def names(pods: list[Json]) -> set[str]:
-    return {pod["metadata"]["name"] for pod in pods}
-
-
-async def until_ready(site: PlayedSite, runner: RunnerProcess, count: int = 1) -> set[str]:
-    """So many spares are there, and the runner knows it; their names."""
-    await eventually(lambda: len([pod for pod in spares(site) if is_ready(pod)]) == count, what="spares", seconds=60)
-    found = names(spares(site))
-    for name in found:
-        runner.wait_for_line(rf'event="pod (ready|adopted)" pod={name} ')
-    return found
 
 
 @pytest.mark.parametrize(
@@ -82,7 +58,8 @@ async def test_a_first_call_is_served_by_a_spare(
 
 async def test_it_is_a_pod_like_any_other_afterwards(site: PlayedSite, images: list[str]) -> None:
     image, *_ = images
-    runner = start(site, "--scan-interval=1s", "--pod-ttl=1s")
+    # Each extension of a spare's time is a change that a conversion may conflict with: not too many of them.
+    runner = start(site, "--scan-interval=1s", "--pod-ttl=6s")
     (spare,) = await until_ready(site, runner)
     async with Client(runner.address) as client:
         assert served(await client.evaluate(image, wish(), timeout=SOON)).pod == spare

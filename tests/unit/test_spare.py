@@ -221,6 +221,10 @@ def test_what_was_said_of_the_spares_image_is_not_of_the_functions() -> None:
     shown = with_status(waiting("ContainerCreating"), restarts=0)
     assert isinstance(pod_status(shown, [failed(WRAPPER.image)]), Starting)
     assert isinstance(pod_status(shown, [failed(IMAGE.pinned)]), Failed)
+    shown = with_status(ended(0, "Completed"), restarts=0, phase="Succeeded")
+    status = pod_status(shown, [failed(IMAGE.pinned)])
+    assert isinstance(status, Failed)
+    assert (status.reason, status.may_pass) == ("ErrImagePull", False)
 
 
 def test_how_admission_writes_a_spares_image_does_not_matter() -> None:

@@ -91,7 +91,7 @@ def pod_status(pod: JsonObject, events: Sequence[JsonObject] = ()) -> PodStatus:
     warnings = _warnings(pod, events)
     failed = _pod_failure(status) or _container_failure(pod, warnings) or _ended_without_a_reason(status)
     if failed is not None:
-        return (_eviction(warnings) if failed.reason == NOT_STARTED else None) or failed
+        return (_told_by_events(status, warnings) if failed.reason == NOT_STARTED else None) or failed
     address = as_text(status.get("podIP"))
     if _condition(status, "Ready").get("status") == "True" and address:
         return Ready(address)
@@ -146,9 +146,11 @@ def _pod_failure(status: JsonObject) -> Failed | None:
     return None
 
 
-def _eviction(warnings: Sequence[_Warning]) -> Failed | None:
+def _told_by_events(status: JsonObject, warnings: Sequence[_Warning]) -> Failed | None:
     said = next((each.message for each in warnings if each.reason == _EVICTED), None)
-    return None if said is None else failure(_EVICTED, said, may_pass=True)
+    if said is not None:
+        return failure(_EVICTED, said, may_pass=True)
+    return _failure_by_events(function_status(status), f'container "{FUNCTION_CONTAINER}"', warnings)
 
 
 def _ended_without_a_reason(status: JsonObject) -> Failed | None:

@@ -13,14 +13,11 @@ from support import function_images
 from support.audit import AuditLog
 from support.calls import served, wish
 from support.client import Client
-from support.kube import Json
-from support.namespace import is_ready
 from support.processes import eventually
 from support.push import Push
-from support.runner import RunnerProcess
-from support.site import ASKED_FOR, Site
+from support.site import Site
+from support.spares import names, start, until_ready
 
-SPARE = "spare"
 SOON = 12
 """Long before a pod's time to start is over."""
 
@@ -28,29 +25,6 @@ SOON = 12
 @pytest.fixture
 def images(push: Push) -> list[str]:
     return [push(f"obliging-{number}", function_images.obliging()) for number in range(3)]
-
-
-def start(site: Site, *flags: str, spares: int = 1) -> RunnerProcess:
-    place = site.account(f"runner-{len(site.runners)}")
-    return site.start(place, f"--spare-pods={spares}", *flags)
-
-
-def spares(site: Site) -> list[Json]:
-    """Those that wait for a function."""
-    return [pod for pod in site.living() if pod["metadata"]["annotations"][ASKED_FOR] == SPARE]
-
-
-def names(pods: list[Json]) -> set[str]:
-    return {pod["metadata"]["name"] for pod in pods}
-
-
-async def until_ready(site: Site, runner: RunnerProcess, count: int = 1) -> set[str]:
-    """So many spares are there, and the runner knows it; their names."""
-    await eventually(lambda: len([pod for pod in spares(site) if is_ready(pod)]) == count, what="spares", seconds=60)
-    found = names(spares(site))
-    for name in found:
-        runner.wait_for_line(rf'event="pod (ready|adopted)" pod={name} ')
-    return found
 
 
 @pytest.mark.parametrize("flags", [(), ("--front=off",)], ids=["front", "front off"])
