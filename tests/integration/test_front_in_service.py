@@ -44,7 +44,7 @@ def listening(pid: int) -> set[int]:
 
 
 async def test_a_front_that_is_killed_ends_the_service_and_leaves_no_function(installation: Installation) -> None:
-    image = installation.add("slow", "#!/bin/sh\nsleep 5401 & sleep 5402\n")
+    image = installation.add("slow", "#!/bin/sh\nsetsid sh -c 'sleep 5401 &'\nsleep 5402\n")
     runner = installation.start()
     runner.wait_for_line("event=serving")
     async with Client(runner.address) as client:

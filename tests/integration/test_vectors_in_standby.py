@@ -34,7 +34,13 @@ CANNOT_START = names(
     """
 )
 NEVER_STARTED = names("executable-missing image-empty image-malformed image-unknown request-over-the-limit")
-STOPPED = names("cancelled deadline deadline-of-a-stubborn-function stdout-over-the-limit")
+STOPPED = names(
+    """
+    cancelled deadline deadline-of-a-child-outside-the-group deadline-of-a-daemon deadline-of-a-leader-outside-its-group
+    deadline-of-a-stubborn-function deadline-with-stdout-closed stdout-over-the-limit
+    stdout-over-the-limit-outside-the-group
+    """
+)
 """Their functions do not end by themselves."""
 
 

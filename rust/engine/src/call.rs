@@ -64,8 +64,7 @@ pub struct Call {
 }
 
 impl Call {
-    pub fn run(self) -> (Option<Origin>, Result<Outcome, EvaluationError>) {
-        let _running = self.member.counts.run();
+    pub fn run(&self) -> (Option<Origin>, Result<Outcome, EvaluationError>) {
         if !self.start.begin() {
             return (None, Err(self.over(false)));
         }

@@ -231,12 +231,18 @@ impl Ticket<'_> {
         let (answer, outcome) = oneshot::channel();
         let queued = executor.places.workers.submit(executor.member.line, memory, move || {
             let waited = arrived.elapsed();
+            let running = call.member.counts.run();
             let (origin, result) = call.run();
+            let family = &call.function.family;
+            // A process that cannot be killed keeps the place, but does not delay the answer.
+            let running = Some(running).filter(|_| family.has_lingering());
             let turn = Turn { waited, origin, took: arrived.elapsed().saturating_sub(waited) };
             // Whoever waits may be gone by now.
             if answer.send((turn, result)).is_err() {
                 answered.notify_one();
             }
+            family.wait_for_lingering();
+            drop(running);
         });
         let _queued = queued.map_err(refused)?;
         let (turn, result) = outcome.await.map_err(|_| EvaluationError::unexpected(image, "panic"))?;

@@ -296,7 +296,7 @@ async fn clean_up(family: Arc<Family>, front: Arc<Front>) {
     let mut is_clean = true;
     loop {
         sleep(CLEAN_UP_INTERVAL).await;
-        family.reap_strays();
+        family.look_after();
         let arrived = front.census.arrived.load(Ordering::Relaxed);
         let is_idle = arrived == seen && front.census.present.load(Ordering::Relaxed) == 0;
         if is_idle && !is_clean {

@@ -322,7 +322,7 @@ async fn clean_up(family: Arc<Family>, evaluation: Arc<Evaluation>) {
     let mut is_clean = true;
     loop {
         tokio::time::sleep(CLEAN_UP_INTERVAL).await;
-        family.reap_strays();
+        family.look_after();
         let entered = evaluation.executor.entered();
         let is_idle = entered == seen && evaluation.executor.load().running == 0;
         if is_idle && !is_clean {

@@ -1,8 +1,8 @@
 """One child process and its pipes, from before its start to the last trace of its process group.
 
 `Pipes` exist before the process does, and may hold as much of its input as fits. A `Child` owns our ends of them, a
-pidfd and a process group; `dismantle` closes the ones, kills the other, and tells when the whole group is gone, which
-may be a moment later. Nothing here blocks, and nothing here starts a process.
+pidfd and a process group; `dismantle` closes the ones, kills the process with all its descendants, and calls back when
+nothing of it is left, which may be a moment later. Nothing here blocks, and nothing here starts a process.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import contextlib
 import fcntl
 import os
 import re
-import signal
 import termios
 from collections.abc import Callable, Iterable
+
+from krm_runner.process.descendants import children_of_thread, kill_below, kill_groups
+from krm_runner.process.ending import Ending
 
 DEFAULT_PIPE_SIZE = 64 * 1024
 LARGE_PIPE_SIZE = 1024 * 1024
@@ -23,7 +25,6 @@ LARGE_PIPE_SIZE = 1024 * 1024
 
 _MOST_LOOKED_AT = 32
 """Processes of one function: the event loop waits for that, and a hostile one may have thousands."""
-_REAP_FIRST_DELAY, _REAP_LAST_DELAY = 0.001, 0.1
 
 
 class Pipes:
@@ -77,12 +78,13 @@ class Pipes:
 class Child:
     """A running process. `stdin` is -1 when its end was closed."""
 
-    def __init__(self, pid: int, pipes: Pipes, *, keeps_its_stdin: bool = False) -> None:
+    def __init__(self, pid: int, pipes: Pipes, *, function: str, keeps_its_stdin: bool = False) -> None:
         """OSError when the process cannot be watched; it is dead then, and the pipes are still the caller's.
 
         With the process's own end of stdin kept open here, one can see what it did not read.
         """
         self.pid = pid
+        self.function = function
         self.pidfd = _open_pidfd(pid)
         self._its_stdin = pipes.childs_stdin if keeps_its_stdin else -1
         self.stdin = pipes.stdin
@@ -99,8 +101,13 @@ class Child:
     def kill_group(self) -> None:
         """SIGKILL to every process of the group; the leader's pid is still ours, since it is not reaped yet."""
         if self.wait_status is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            kill_groups([self.pid])
+
+    def kill(self) -> None:
+        """SIGKILL to what descends from the process now, and to its group."""
+        if self.wait_status is None:
+            kill_below([self.pid])
+            self.kill_group()
 
     def unread_input(self) -> int | None:
         """How much of its input it did not read; None when that cannot be seen."""
@@ -119,7 +126,7 @@ class Child:
         pids = [self.pid]
         for pid in pids:
             total += _peak_memory(pid)
-            pids += _children(pid)[: _MOST_LOOKED_AT - len(pids)]
+            pids += children_of_thread(pid, pid)[: _MOST_LOOKED_AT - len(pids)]
         return total
 
     def reap_leader(self) -> int:
@@ -128,29 +135,16 @@ class Child:
             _, self.wait_status = os.waitpid(self.pid, 0)
         return self.wait_status
 
-    def dismantle(self, loop: asyncio.AbstractEventLoop, gone: Callable[[], None]) -> None:
-        """Kill what lives, close what is open; `gone` is called once nothing of the group is left."""
-        self.kill_group()
+    def dismantle(
+        self, loop: asyncio.AbstractEventLoop, gone: Callable[[], None], is_stray: Callable[[int], bool] | None = None
+    ) -> None:
+        """Close what is open, kill what lives; `gone` is called once nothing of it is left."""
         self.close_stdin()
         _close_all((self.stdout, self.stderr, self.pidfd))
         if self._its_stdin >= 0:
             os.close(self._its_stdin)
             self._its_stdin = -1
-        self._reap_group(loop, gone, _REAP_FIRST_DELAY)
-
-    def _reap_group(self, loop: asyncio.AbstractEventLoop, gone: Callable[[], None], delay: float) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-self.pid, os.WNOHANG)
-            except ChildProcessError:
-                gone()
-                return
-            if pid == 0:
-                # Killed, but not dead yet: the kernel needs a moment.
-                loop.call_later(delay, self._reap_group, loop, gone, min(delay * 2, _REAP_LAST_DELAY))
-                return
-            if pid == self.pid:
-                self.wait_status = status
+        Ending(loop, self, gone, is_stray)
 
 
 def _open_pidfd(pid: int) -> int:
@@ -158,7 +152,7 @@ def _open_pidfd(pid: int) -> int:
         return os.pidfd_open(pid)
     except OSError:
         # Out of descriptors, most likely: a process that cannot be watched must not live.
-        os.killpg(pid, signal.SIGKILL)
+        kill_groups([pid])
         os.waitpid(pid, 0)
         raise
 
@@ -193,11 +187,6 @@ def reap_strays(known: Callable[[int], bool]) -> None:
 def _peak_memory(pid: int) -> int:
     found = re.search(rb"VmHWM:\s*(\d+) kB", _read_of(pid, "status"))
     return int(found[1]) * 1024 if found else 0
-
-
-def _children(pid: int) -> list[int]:
-    """Those that its first thread started."""
-    return [int(child) for child in _read_of(pid, f"task/{pid}/children").split()]
 
 
 def _read_of(pid: int, name: str) -> bytes:

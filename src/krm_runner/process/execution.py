@@ -55,17 +55,22 @@ class Execution:
         pipes: Pipes,
         stdin: bytes | memoryview,
         *,
+        function: str,
         max_output: int,
         gone: Callable[[Execution], None],
+        is_stray: Callable[[Execution, int], bool],
     ) -> None:
+        """`is_stray` is whether orphans of that process group can be of no other call."""
         self.pipes = pipes
         self.result: asyncio.Future[Ended] = loop.create_future()
         self._loop = loop
         self._watcher = watcher
         self._written = pipes.fill(stdin)
         self._input = memoryview(stdin)[self._written :]
+        self._function = function
         self._max_output = max_output
         self._gone = gone
+        self._is_stray = is_stray
         self._child: Child | None = None
         self._began = loop.time()
         self._is_large = len(stdin) > DEFAULT_PIPE_SIZE
@@ -86,7 +91,7 @@ class Execution:
         try:
             if isinstance(pid, Exception):
                 raise pid
-            child = Child(pid, self.pipes)
+            child = Child(pid, self.pipes, function=self._function)
         except Exception as error:  # the caller must learn of it, whatever it is
             self._over = True
             self.pipes.close_our_ends()
@@ -116,9 +121,9 @@ class Execution:
             self._dismantle(self._child)
 
     def kill(self) -> None:
-        """SIGKILL to the group, and nothing else."""
+        """SIGKILL to its processes, and nothing else."""
         if self._child is not None:
-            self._child.kill_group()
+            self._child.kill()
 
     def _watch(self, child: Child) -> None:
         self._watcher.hand_over(child.stdout, READABLE, partial(self._on_stdout, child))
@@ -138,7 +143,7 @@ class Execution:
             self._watcher.forget(descriptor)
         self._input = memoryview(b"")
         self._chunks = []
-        child.dismantle(self._loop, partial(self._gone, self))
+        child.dismantle(self._loop, partial(self._gone, self), partial(self._is_stray, self))
 
     def _on_stdin(self, child: Child, _events: int) -> None:
         try:

@@ -2,14 +2,15 @@
 
 The order of things in one execution: wait for a place; take a process that waits for its input, or start one in a
 thread; write its stdin and read its stdout and stderr on the event loop; when its leader ends, kill the rest of its
-group, read what is still in the pipes, and answer. However it ends (answer, limit, cancellation), the process group is
-killed, and the place becomes free only when the last process of the group is gone.
+group, read what is still in the pipes, and answer. A limit or a cancellation kills the leader and all of its
+descendants. The place becomes free only when the last of these processes is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -191,15 +192,21 @@ class Executor:
         """Look now and then for ended processes that had left their function's group; never returns."""
         while True:
             await asyncio.sleep(_STRAYS_INTERVAL)
-            known = {execution.pid for execution in self._executions}
-            if self.standby is not None:
-                known |= self.standby.pids
+            known = {execution.pid for execution in self._executions} | self._standby_pids()
             # A process that a thread starts just now is not known yet, and would look like a stray.
             if None not in known:
                 reap_strays(known.__contains__)
 
+    def _is_stray(self, execution: Execution, group: int) -> bool:
+        """Whether an orphan in this process group, started after this execution, can belong to no other call."""
+        standby = self._standby_pids()
+        return self._executions <= {execution} and None not in standby and group not in standby
+
+    def _standby_pids(self) -> set[int | None]:
+        return self.standby.pids if self.standby is not None else set()
+
     def kill_all(self) -> None:
-        """Kill every process group at once; for the moment before this process ends."""
+        """Kill every process at once; for the moment before this process ends."""
         for execution in self._executions:
             execution.kill()
         if self.standby is not None:
@@ -223,7 +230,16 @@ class Executor:
             self._on_free(turn)
 
         loop = asyncio.get_running_loop()
-        execution = Execution(loop, self._watcher, pipes, stdin, max_output=max_output, gone=gone)
+        execution = Execution(
+            loop,
+            self._watcher,
+            pipes,
+            stdin,
+            function=os.fsdecode(argv[0]),
+            max_output=max_output,
+            gone=gone,
+            is_stray=self._is_stray,
+        )
         self._executions.add(execution)
         self._threads.start(argv, pipes, execution.started)
         try:
@@ -242,7 +258,16 @@ class Executor:
             place.leave()
 
         loop = asyncio.get_running_loop()
-        execution = Execution(loop, self._watcher, process.pipes, stdin, max_output=max_output, gone=gone)
+        execution = Execution(
+            loop,
+            self._watcher,
+            process.pipes,
+            stdin,
+            function=process.function,
+            max_output=max_output,
+            gone=gone,
+            is_stray=self._is_stray,
+        )
         self._executions.add(execution)
         execution.take_over(process.child)
         try:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
-from pathlib import Path
+import time
+
+from krm_runner.process.descendants import children_of_thread, kill_below, kill_groups
 
 _PR_SET_CHILD_SUBREAPER = 36
+_ROUNDS, _PAUSE = 100, 0.002
 
 
 def adopt_orphans() -> None:
@@ -20,23 +22,17 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def kill_orphans(leader: int) -> int:
-    """Kill the groups of all children of this process but its own and that of `leader`, which has ended; how many."""
+def kill_orphans(leader: int) -> None:
+    """Kill the children of this process and their descendants; not its own group, nor that of `leader`, which ended."""
     spared = {os.getpgid(0), leader}
-    killed = 0
-    for child in _children():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            group = os.getpgid(child)
-            if group not in spared:
-                os.killpg(group, signal.SIGKILL)
-                killed += 1
-    return killed
-
-
-def _children() -> list[int]:
-    """Of every thread."""
-    found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+    orphans: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        for child in children_of_thread(os.getpid(), int(thread)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(child) not in spared:
+                    orphans.append(child)
+    for _ in range(_ROUNDS):
+        if not kill_below(orphans):
+            break
+        time.sleep(_PAUSE)
+    kill_groups(orphans)

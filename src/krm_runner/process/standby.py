@@ -60,7 +60,7 @@ class WaitingProcess:
         try:
             if isinstance(pid, Exception):
                 raise pid
-            child = Child(pid, self.pipes, keeps_its_stdin=True)
+            child = Child(pid, self.pipes, function=self.function, keeps_its_stdin=True)
         except Exception:  # whatever it is: the pipes are nobody's now, and it goes on its way
             self.pipes.close_our_ends()
             os.close(self.pipes.childs_stdin)
@@ -196,7 +196,7 @@ class Standby:
         """SIGKILL to all, and nothing else."""
         for process in self._alive:
             if process.pid is not None:
-                process.child.kill_group()
+                process.child.kill()
 
     def _look_soon(self) -> None:
         """Unless calls wait: then it would be in vain, and the last of them ends like this one."""

@@ -76,7 +76,7 @@ impl Function {
     }
 
     fn spawn(&self, environment: Option<&[CString]>, ends: &[OwnedFd; 3]) -> io::Result<Group> {
-        self.family.start(|| spawn(&self.entrypoint, environment, ends))
+        self.family.start(self.entrypoint.name(), || spawn(&self.entrypoint, environment, ends))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bell;
 pub mod child;
+mod descendants;
 pub mod execution;
 pub mod family;
 mod feed;
