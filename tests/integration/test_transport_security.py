@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
@@ -120,6 +121,14 @@ async def test_keys_in_every_form(site: Site, form: list[str]) -> None:
     assert (await site.call(runner, site.credentials())).code == "OK"
 
 
+async def test_clients_that_do_not_finish_a_handshake_do_not_keep_others_out(site: Site) -> None:
+    runner = site.start(*tls(site.volume()))
+    with ExitStack() as stack:
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(("localhost", runner.port), timeout=30))
+        assert await site.call(runner, site.credentials()) == Answer("OK", resource_list=LIST)
+
+
 async def test_callers_must_show_a_certificate_of_the_ca(site: Site) -> None:
     runner = site.start(*tls(site.volume(), clients=True))
     runner.wait_for_line('security="mutual TLS"')
@@ -208,6 +217,7 @@ def test_wrong_files_are_one_line_and_exit_code_2(site: Site) -> None:
     for flags, message in (
         (pair(certificate, another), "the key is not that of the certificate"),
         ([f"--auth-token-file={empty}"], f"{empty} has no token in it"),
+        (pair(*self_signed(site.directory / "p-521", curve="P-521")), "--tls-cert-file, --tls-key-file or"),
     ):
         code, text = refusal(*flags)
         assert (code, message in text) == (2, True), text

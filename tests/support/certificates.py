@@ -37,7 +37,7 @@ class Authority:
         return certificate, key
 
 
-def self_signed(directory: Path, *, start: str, end: str) -> tuple[Path, Path]:
+def self_signed(directory: Path, *, start: str = "2001", end: str = "2099", curve: str = "P-256") -> tuple[Path, Path]:
     """A server's certificate and key, valid between two years."""
     directory.mkdir(parents=True)
     configuration, request = directory / "ca.conf", directory / "request"
@@ -49,7 +49,7 @@ def self_signed(directory: Path, *, start: str, end: str) -> tuple[Path, Path]:
     )
     (directory / "index").touch()
     _openssl(
-        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=localhost",
+        "req", "-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{curve}", "-nodes", "-subj", "/CN=localhost",
         "-keyout", str(key), "-out", str(request),
     )  # fmt: skip
     _openssl(

@@ -7,11 +7,11 @@ use std::fmt::{Display, Write as _};
 use std::io::Write as _;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 static VERBOSITY: AtomicU8 = AtomicU8::new(2);
-/// For a reader that makes no progress at all.
-const PATIENCE_MILLISECONDS: libc::c_int = 1000;
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+static WAS_CUT: AtomicBool = AtomicBool::new(false);
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
@@ -67,22 +67,26 @@ impl Line {
     }
 
     pub fn write(self) {
-        self.write_within(0);
+        self.write_within(Duration::ZERO);
     }
 
-    /// Write a line that may be much longer than a pipe holds, for debugging: wait a little for the reader.
-    pub fn write_patiently(self) {
-        self.write_within(PATIENCE_MILLISECONDS);
+    /// Write a line that may be much longer than a pipe holds, for debugging: wait for the reader, but not long.
+    pub fn write_with_timeout(self) {
+        self.write_within(WRITE_TIMEOUT);
     }
 
-    fn write_within(self, milliseconds: libc::c_int) {
-        if let Some(line) = self.0 {
-            let line = line.finished();
-            let mut stderr = std::io::stderr().lock();
-            for part in line.as_bytes().chunks(libc::PIPE_BUF) {
-                if !takes_bytes(stderr.as_raw_fd(), milliseconds) || stderr.write_all(part).is_err() {
-                    return;
-                }
+    fn write_within(self, time: Duration) {
+        let Some(line) = self.0 else { return };
+        let end = Instant::now() + time;
+        let mut stderr = std::io::stderr().lock();
+        // A line that was cut off must not swallow the next one.
+        let line =
+            if WAS_CUT.swap(false, Ordering::Relaxed) { format!("\n{}", line.finished()) } else { line.finished() };
+        for (number, part) in line.as_bytes().chunks(libc::PIPE_BUF).enumerate() {
+            let left = end.saturating_duration_since(Instant::now());
+            if !takes_bytes(stderr.as_raw_fd(), left) || stderr.write_all(part).is_err() {
+                WAS_CUT.store(number > 0, Ordering::Relaxed);
+                return;
             }
         }
     }
@@ -115,7 +119,8 @@ impl Text {
 
 /// Whether a write of at most `PIPE_BUF` bytes returns at once: one that waits would stop every call, and health too.
 /// (The descriptor is shared with whoever started us, so it must not be made non-blocking.)
-fn takes_bytes(descriptor: RawFd, milliseconds: libc::c_int) -> bool {
+fn takes_bytes(descriptor: RawFd, within: Duration) -> bool {
+    let milliseconds = libc::c_int::try_from(within.as_millis()).unwrap_or(libc::c_int::MAX);
     let mut watched = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one entry, as is said.
     unsafe { libc::poll(&raw mut watched, 1, milliseconds) == 1 }
@@ -180,7 +185,6 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn timestamps_are_right_around_leap_days() {
@@ -197,8 +201,8 @@ mod tests {
     #[test]
     fn a_full_pipe_takes_nothing() {
         let (_reader, mut writer) = std::io::pipe().unwrap();
-        assert!(takes_bytes(writer.as_raw_fd(), 0));
-        while takes_bytes(writer.as_raw_fd(), 0) {
+        assert!(takes_bytes(writer.as_raw_fd(), Duration::ZERO));
+        while takes_bytes(writer.as_raw_fd(), Duration::ZERO) {
             writer.write_all(&[0; libc::PIPE_BUF]).unwrap();
         }
     }

@@ -98,10 +98,12 @@ impl Evaluator for Front {
         self.census.arrived.fetch_add(1, Ordering::Relaxed);
         let present = Counted::new(&self.census, |census| &census.present);
         let (parts, body) = request.into_parts();
-        let trace = self.sampler.map(|sampler| Trace::begin(&sampler, &parts.headers));
+        // Before anything of its message is read. A stranger decides nothing about traces.
+        let fault = self.credentials.fault(&parts.headers);
+        let sampler = self.sampler.filter(|_| fault.is_none());
+        let trace = sampler.map(|sampler| Trace::begin(&sampler, &parts.headers));
         let record = Record::new(self.link.clone(), time_for(&parts.headers, self.default_timeout), trace);
-        // Before anything of its message is read.
-        if let Some(why) = self.credentials.fault(&parts.headers) {
+        if let Some(why) = fault {
             return refuse(record, why, &parts).into_http();
         }
         match self.answer(record, &parts.headers, body).await {
@@ -316,7 +318,7 @@ fn refuse(mut record: Record, why: &str, parts: &Parts) -> Status {
 
 fn log_payload(event: &str, image: &str, list: &[u8]) {
     let list = String::from_utf8_lossy(list);
-    Line::new(Level::Debug, event).with("image", image).with("resource_list", list).write_patiently();
+    Line::new(Level::Debug, event).with("image", image).with("resource_list", list).write_with_timeout();
 }
 
 /// When the caller is answered, whether the runner has said anything or not: before the deadline that the caller set, at

@@ -18,9 +18,11 @@ use rustls::{RootCertStore, ServerConfig};
 
 use crate::messages;
 
-/// The credentials in force.
+/// The credentials in force; by default plain text, and no token is needed.
+#[derive(Default)]
 pub struct Credentials(Mutex<Arc<Current>>);
 
+#[derive(Default)]
 struct Current {
     tls: Option<Arc<ServerConfig>>,
     token_digests: Vec<Vec<u8>>,
@@ -29,17 +31,18 @@ struct Current {
 impl Credentials {
     /// Fails if the certificate, its key or the CAs cannot be used.
     pub fn new(sent: &messages::Credentials) -> Result<Self, String> {
-        Ok(Self(Mutex::new(Arc::new(Current::new(sent)?))))
+        let current = Current { tls: tls_of(sent)?, token_digests: sent.token_digests.clone() };
+        Ok(Self(Mutex::new(Arc::new(current))))
     }
 
-    /// Replace the credentials; keep and report it if the new ones cannot be used.
+    /// Replace the credentials. A certificate or CA that cannot be used is reported, and the one in force stays.
     pub fn replace(&self, sent: &messages::Credentials) {
-        match Current::new(sent) {
-            Ok(current) => *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(current),
-            Err(error) => {
-                Line::new(Level::Error, "credentials not replaced, the old ones stay").with("error", error).write();
-            }
-        }
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let tls = tls_of(sent).unwrap_or_else(|error| {
+            Line::new(Level::Error, "certificate not replaced, the old one stays").with("error", error).write();
+            current.tls.clone()
+        });
+        *current = Arc::new(Current { tls, token_digests: sent.token_digests.clone() });
     }
 
     /// The configuration for a new connection; nothing for plain text.
@@ -75,11 +78,8 @@ impl Credentials {
     }
 }
 
-impl Current {
-    fn new(sent: &messages::Credentials) -> Result<Self, String> {
-        let tls = if sent.certificate_chain.is_empty() { None } else { Some(Arc::new(tls_config(sent)?)) };
-        Ok(Self { tls, token_digests: sent.token_digests.clone() })
-    }
+fn tls_of(sent: &messages::Credentials) -> Result<Option<Arc<ServerConfig>>, String> {
+    if sent.certificate_chain.is_empty() { Ok(None) } else { tls_config(sent).map(Arc::new).map(Some) }
 }
 
 fn tls_config(sent: &messages::Credentials) -> Result<ServerConfig, String> {
@@ -113,7 +113,7 @@ fn certificates(pem: &[u8], whose: &str) -> Result<Vec<CertificateDer<'static>>,
     found.map_err(|error| format!("the certificates {whose} cannot be read: {error}"))
 }
 
-/// Report a caller that could not be let in. Anybody can cause these lines: they are for debugging.
+/// Report a TLS handshake that failed, at the debug level: every client that can reach the port can cause it.
 pub fn report_failed_handshake(peer: Option<SocketAddr>, error: impl std::fmt::Display) {
     let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
     Line::new(Level::Debug, "TLS handshake failed").with("peer", peer).with("error", error).write();
@@ -144,13 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn credentials_that_cannot_be_used_do_not_replace_others() {
+    fn a_token_is_revoked_also_beside_a_certificate_that_cannot_be_used() {
         let credentials = accepting(&["old"]);
-        let broken = messages::Credentials { certificate_chain: b"x".to_vec(), ..<_>::default() };
-        assert!(Credentials::new(&broken).is_err());
-        credentials.replace(&broken);
-        assert!(!is_refused(&credentials, "Bearer old"));
-        credentials.replace(&messages::Credentials { token_digests: vec![vec![0; 32]], ..<_>::default() });
-        assert!(is_refused(&credentials, "Bearer old"));
+        let token_digests = vec![digest(&SHA256, b"new").as_ref().to_vec()];
+        let sent = messages::Credentials { certificate_chain: b"x".to_vec(), token_digests, ..<_>::default() };
+        assert!(Credentials::new(&sent).is_err());
+        credentials.replace(&sent);
+        assert_eq!(["old", "new"].map(|token| is_refused(&credentials, &format!("Bearer {token}"))), [true, false]);
     }
 }

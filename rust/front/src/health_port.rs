@@ -2,34 +2,38 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
+use std::net::TcpListener;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use engine::log::{Level, Line};
 use engine::rpc::health::{self, Health};
 use http::{Request, Response};
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Status, transport};
+
+use crate::listener;
 
 /// Probes have one each.
 const MAX_STREAMS: u32 = 64;
 const WINDOW: u32 = 64 * 1024;
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Serve until the task is dropped.
-pub async fn serve(incoming: TcpIncoming, health: Arc<Health>) {
-    let outcome: Result<(), transport::Error> = Server::builder()
+/// Serve until the process ends.
+pub fn serve(listener: TcpListener, health: Arc<Health>) -> io::Result<()> {
+    let (connections, _) = listener::accept(listener, Arc::default())?;
+    let serving = Server::builder()
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_concurrent_streams(MAX_STREAMS)
-        .serve_with_incoming(HealthAlone(health), incoming)
-        .await;
-    if let Err(error) = outcome {
-        Line::new(Level::Error, "the health port is not served any more").with("error", error).write();
-    }
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .serve_with_incoming(HealthAlone(health), connections);
+    tokio::spawn(serving);
+    Ok(())
 }
 
 #[derive(Clone)]

@@ -99,13 +99,12 @@ fn start(sockets: Sockets) -> io::Result<()> {
 }
 
 async fn serve(sockets: Sockets, family: Arc<Family>) -> io::Result<()> {
-    let incoming = listener::incoming(sockets.listening.into())?;
     let (link, mut orders, writer) = link::open(sockets.link)?;
     let Some(Order::Configure(configured)) = orders.next().await? else {
         return Err(io::Error::other("the runner did not say how to serve"));
     };
     if configured.version != VERSION {
-        link.tell(News::Ready(Ready { version: VERSION.into() }));
+        link.tell(News::Ready(Ready { version: VERSION.into(), ..Ready::default() }));
         drop(link);
         let _ = writer.await;
         return Err(io::Error::other(format!("this is {VERSION}, and the runner is {}", configured.version)));
@@ -115,16 +114,24 @@ async fn serve(sockets: Sockets, family: Arc<Family>) -> io::Result<()> {
         log::set_json();
     }
     let credentials = configured.credentials.clone().unwrap_or_default();
-    let credentials = Arc::new(Credentials::new(&credentials).map_err(io::Error::other)?);
+    let credentials = match Credentials::new(&credentials) {
+        Ok(credentials) => Arc::new(credentials),
+        Err(problem) => {
+            link.tell(News::Ready(Ready { version: VERSION.into(), problem }));
+            drop(link);
+            let _ = writer.await;
+            return Ok(());
+        }
+    };
     let (cancel, cancelling) = watch::channel(false);
     let health = Arc::new(Health::new(ServingStatus::NotServing));
     let pulse = Arc::new(Pulse::new(seconds(configured.longest_silence_seconds), Arc::clone(&health)));
     let front =
         Arc::new(front(&configured, link.clone(), Arc::clone(&family), pulse, cancelling, Arc::clone(&credentials)));
     if let Some(probed) = sockets.probed {
-        tokio::spawn(health_port::serve(listener::incoming(probed.into())?, Arc::clone(&health)));
+        health_port::serve(probed.into(), Arc::clone(&health))?;
     }
-    let (connections, accepting) = listener::accept(incoming, credentials);
+    let (connections, accepting) = listener::accept(sockets.listening.into(), credentials)?;
     let drain = Arc::<Notify>::default();
     let control = Control { front: Arc::clone(&front), health: Arc::clone(&health), drain: Arc::clone(&drain), cancel };
     let mut ordered = tokio::spawn(control.obey(orders));
@@ -134,7 +141,7 @@ async fn serve(sockets: Sockets, family: Arc<Family>) -> io::Result<()> {
         let pulse = Arc::clone(&front.pulse);
         async move { pulse.watch().await }
     });
-    link.tell(News::Ready(Ready { version: VERSION.into() }));
+    link.tell(News::Ready(Ready { version: VERSION.into(), ..Ready::default() }));
     let draining = Arc::<Notify>::default();
     let end = {
         let draining = Arc::clone(&draining);

@@ -3,6 +3,7 @@
 //! The control plane exports the spans, from the records of calls; here they get their identifiers, which pods must know
 //! while the call is in flight.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,6 +16,7 @@ const PARENT: &str = "traceparent";
 const STATE: &str = "tracestate";
 /// A longer state is not passed on, as the specification allows.
 const LONGEST_STATE: usize = 512;
+const MOST_MEMBERS: usize = 32;
 const SAMPLED: u8 = 1;
 
 /// The span of one call.
@@ -108,7 +110,25 @@ fn field<const SIZE: usize>(text: &str) -> Option<[u8; SIZE]> {
 
 fn state_of(headers: &HeaderMap) -> String {
     let values: Vec<_> = headers.get_all(STATE).iter().filter_map(|value| value.to_str().ok()).collect();
-    Some(values.join(",")).filter(|state| state.len() <= LONGEST_STATE).unwrap_or_default()
+    Some(values.join(",")).filter(|state| is_valid_state(state)).unwrap_or_default()
+}
+
+/// Whether a list of `key=value` is one that every tracing system accepts.
+fn is_valid_state(state: &str) -> bool {
+    let mut keys = HashSet::new();
+    state.len() <= LONGEST_STATE
+        && state.split(',').all(|member| {
+            let (key, value) = member.trim().split_once('=').unwrap_or_default();
+            let is_key = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(&byte);
+            let is_value = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'=';
+            let starts_well = key.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit());
+            starts_well
+                && key.bytes().all(is_key)
+                && !value.is_empty()
+                && value.bytes().all(is_value)
+                && keys.insert(key)
+        })
+        && keys.len() <= MOST_MEMBERS
 }
 
 fn random<const SIZE: usize>() -> [u8; SIZE] {
@@ -174,6 +194,25 @@ mod tests {
         }
         let later = begin(&always(), &[&format!("01-{TRACE}-{CALLER}-01-x")]).sampled().unwrap();
         assert_eq!(hex(&later.trace_id), TRACE, "a later version may have more fields");
+    }
+
+    #[test]
+    fn a_state_is_passed_on_if_every_member_is_valid() {
+        let many: Vec<_> = (0..=MOST_MEMBERS).map(|number| format!("k{number}=v")).collect();
+        for (state, expected) in [
+            ("a=b", true),
+            ("a=b, tenant@vendor=x y", true),
+            ("a", false),
+            ("a=", false),
+            ("A=b", false),
+            ("a=b=c", false),
+            ("a=b,a=c", false),
+            (many.join(",").as_str(), false),
+            (many[1..].join(",").as_str(), true),
+            ("a=", false),
+        ] {
+            assert_eq!(is_valid_state(state), expected, "{state}");
+        }
     }
 
     #[test]

@@ -18,15 +18,20 @@ _log = structlog.get_logger("krm_runner")
 
 
 class Loops:
-    """An asynchronous context manager: if a loop ends, its body is cancelled, and it raises ServeError at its end."""
+    """An asynchronous context manager: if a loop ends, its body is cancelled, and it raises ServeError at its end.
+
+    The other loops go on until the body has ended, which may need them to finish calls.
+    """
 
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self._failure: ServeError | None = None
+        self._body: asyncio.Task[object] | None = None
 
     async def __aenter__(self) -> Loops:
+        self._body = asyncio.current_task()
         await self._group.__aenter__()
         return self
 
@@ -34,12 +39,12 @@ class Loops:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._cancel()
-        try:
-            await self._group.__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as group:
-            # Without a failure it holds the body's own error, which goes on by itself.
-            if self._failure is not None:
-                raise self._failure from group
+        if self._failure is not None and self._body is not None:
+            self._body.uncancel()
+        # No loop raises, and an error of the body goes on by itself: the group has nothing to report.
+        await self._group.__aexit__(None, None, None)
+        if self._failure is not None:
+            raise self._failure from error
 
     def start(self, loop: Coroutine[object, object, object], *, name: str) -> None:
         """Run a coroutine that never returns; `name` is for the log."""
@@ -71,10 +76,9 @@ class Loops:
             failure, why = error, f"{type(error).__name__}: {error}"
         if self._is_stopping:
             return
-        # The group cancels the others now.
-        self._is_stopping = True
         if not isinstance(failure, ServeError):  # that one was logged where it was found
             _log.error("loop ended unexpectedly: the service ends", loop=name, exc_info=failure)
             failure = ServeError(f'the loop "{name}" ended unexpectedly ({why}); its log has more')
-        self._failure = failure
-        raise failure
+        if self._failure is None and self._body is not None:
+            self._failure = failure
+            self._body.cancel()

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import structlog
 
-from krm_runner.core.errors import ServeError
+from krm_runner.core.errors import ConfigurationError, ServeError
 from krm_runner.front.calls import FrontCalls
 from krm_runner.front.link import Link
 from krm_runner.front.load import FrontLoad
@@ -29,6 +29,7 @@ from krm_runner.rpc._generated.front_pb2 import (
     Drain,
     FromFront,
     Health,
+    Ready,
     ToFront,
 )
 from krm_runner.telemetry import internal_errors
@@ -43,7 +44,7 @@ _BEAT_SECONDS = 5.0
 LONGEST_SILENCE = 3 * _BEAT_SECONDS
 """After which the front takes this process for stuck."""
 
-_Heard = asyncio.Future[int] | asyncio.Future[str]
+_Heard = asyncio.Future[int] | asyncio.Future[str] | asyncio.Future[Ready]
 
 
 class FrontServer:
@@ -69,7 +70,7 @@ class FrontServer:
         self._listener = listen(port)
         self._probed = [listen(health_port)] if health_port else []
         self.port: int = self._listener.getsockname()[1]
-        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._program: FrontProgram | None = None
         self._serving = False
         self._draining = False
@@ -169,8 +170,11 @@ class FrontServer:
             raise ServeError(
                 f"the front does not start: {self._path}: {how}; --front=off does without it, and without TLS"
             )
-        if self._ready.result() != version:
-            its = self._ready.result() or "unknown"
+        ready = self._ready.result()
+        if ready.problem:
+            raise ConfigurationError(f"--tls-cert-file, --tls-key-file or --tls-client-ca-file: {ready.problem}")
+        if ready.version != version:
+            its = ready.version or "unknown"
             raise ServeError(
                 f"the front {self._path} has version {its}, and this is {version}: install both together, "
                 "or start with --front=off"
@@ -207,7 +211,7 @@ class FrontServer:
                 _log.info("function not kept in standby", function=message.unfit.function, why=message.unfit.why)
             case "ready":
                 if not self._ready.done():
-                    self._ready.set_result(message.ready.version)
+                    self._ready.set_result(message.ready)
             case _:
                 _log.error("the front says what is not known here")
 

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
@@ -14,10 +15,12 @@ use tonic_prost::ProstCodec;
 
 use super::evaluate;
 use super::messages::{HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse, ServingStatus};
+use super::time_limit::time_limited;
 
 pub const SERVICE: &str = "grpc.health.v1.Health";
 /// Health is open to everybody; a request has the name of a service and nothing else.
 const LARGEST_REQUEST: usize = 1024;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 const SERVICES: [&str; 2] = ["", evaluate::SERVICE];
 
@@ -57,6 +60,7 @@ impl Health {
     }
 
     pub async fn serve(&self, method: &str, request: http::Request<Body>) -> http::Response<Body> {
+        let request = time_limited(request, REQUEST_TIMEOUT);
         match method {
             "Check" => grpc(ProstCodec::default()).unary(Check(self), request).await,
             "Watch" => grpc(ProstCodec::default()).server_streaming(Watch(self), request).await,

@@ -6,3 +6,4 @@ pub mod health;
 pub mod messages;
 pub mod router;
 pub mod status;
+mod time_limit;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{HeaderMap, Request, Response};
 use tonic::Status;
@@ -13,11 +14,14 @@ use tower_service::Service;
 
 use super::evaluate;
 use super::health::{self, Health};
+use super::time_limit::time_limited;
 
 /// The descriptors of what is served, for reflection; `make proto` writes them.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 /// Reflection is open to everybody; a request has the name of a symbol or a file.
 const LARGEST_REFLECTION_REQUEST: usize = 16 * 1024;
+/// Of all questions of a stream.
+const REFLECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Who answers `EvaluateFunction`.
 pub trait Evaluator: Send + Sync + 'static {
@@ -115,8 +119,12 @@ impl<E: Evaluator, V1: TonicService, V1Alpha: TonicService> Service<Request<Body
                     Ok(answer)
                 })
             }
-            "grpc.reflection.v1.ServerReflection" => Box::pin(self.reflection.call(request)),
-            "grpc.reflection.v1alpha.ServerReflection" => Box::pin(self.old_reflection.call(request)),
+            "grpc.reflection.v1.ServerReflection" => {
+                Box::pin(self.reflection.call(time_limited(request, REFLECTION_TIMEOUT)))
+            }
+            "grpc.reflection.v1alpha.ServerReflection" => {
+                Box::pin(self.old_reflection.call(time_limited(request, REFLECTION_TIMEOUT)))
+            }
             _ => {
                 let status = Status::unimplemented(format!("unknown method {}", evaluate::shown(path)));
                 Box::pin(async move { Ok(status.into_http()) })

@@ -129,10 +129,12 @@ class Span(_message.Message):
     def __init__(self, trace_id: _Optional[bytes] = ..., span_id: _Optional[bytes] = ..., parent_id: _Optional[bytes] = ..., trace_state: _Optional[str] = ..., started_at: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "problem")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     version: str
-    def __init__(self, version: _Optional[str] = ...) -> None: ...
+    problem: str
+    def __init__(self, version: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("id", "image", "message_bytes", "timeout_seconds", "span", "is_promised", "connection", "said_at")
