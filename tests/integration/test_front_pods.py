@@ -58,8 +58,9 @@ async def test_a_pod_gets_the_trace_of_its_call(front: Path, tmp_path: Path, wra
                 call = (await runner.hear("call")).call
                 assert call.HasField("span") == (sampled == "01")
                 runner.say(**forward(call, pod.address))
-                version, trace, span, flag = (await answer_of(asked)).log.decode().split()[0].split("-")
-                assert (version, trace, flag) == ("00", trace_id, sampled)
+                parent, state = (await answer_of(asked)).log.decode().split()
+                version, trace, span, flag = parent.split("-")
+                assert (version, trace, flag, state) == ("00", trace_id, sampled, "a=b")
                 assert span != caller
                 if sampled == "01":
                     identity = (call.span.trace_id.hex(), call.span.span_id.hex(), call.span.parent_id.hex())

@@ -421,6 +421,6 @@ def test_it_is_found_beside_the_interpreter_or_on_the_path_unless_it_is_turned_o
     assert found("--front=off") is None
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     monkeypatch.setenv("PATH", "/nowhere")
-    for flags in (["--tls-cert-file=a", "--tls-key-file=b"], ["--auth-token-file=t"]):
-        with pytest.raises(ConfigurationError, match=r"^--(tls-cert|auth-token)-file needs krm-front"):
+    for flags in (["--tls-cert-file=a", "--tls-key-file=b"], ["--auth-token-file=t"], ["--health-port=1"]):
+        with pytest.raises(ConfigurationError, match=r"^--(tls-cert-file|auth-token-file|health-port) needs krm-front"):
             found(*flags)

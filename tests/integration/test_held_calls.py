@@ -7,6 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
+from google.protobuf.any_pb2 import Any
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status as RpcStatus
 from structlog.testing import capture_logs
 
 from krm_runner.core import image_ref
@@ -17,7 +20,6 @@ from krm_runner.core.errors import (
     QueueFullError,
     RemoteError,
     ShuttingDownError,
-    UnauthenticatedError,
 )
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult, Evaluator
 from krm_runner.core.held_call import Destination, ForwardOutcome, NoAnswer, PassedOn, ReturnedStatus
@@ -28,7 +30,7 @@ from krm_runner.front.promises import FrontPromises
 from krm_runner.rpc._generated import front_pb2 as protocol
 from krm_runner.rpc._generated.front_pb2 import Forwarded, ToFront
 from krm_runner.rpc.call_record import CallTerms
-from krm_runner.rpc.status import status_of
+from krm_runner.rpc.status import DOMAIN, status_of
 from krm_runner.rpc.wrapper_channel import Target, WrapperChannel
 from krm_runner.telemetry import exporters
 from krm_runner.telemetry.metrics import EvaluationMetrics
@@ -67,7 +69,7 @@ class Holder:
 
 def request(holder: Holder, *, seconds: float = 60) -> EvaluationRequest:
     deadline = asyncio.get_running_loop().time() + seconds
-    return EvaluationRequest(IMAGE, image_ref.parse(IMAGE), b"", deadline, held=holder, trace=(("traceparent", "00"),))
+    return EvaluationRequest(IMAGE, image_ref.parse(IMAGE), b"", deadline, held=holder)
 
 
 def channel(token: str = "") -> WrapperChannel:
@@ -87,7 +89,7 @@ async def test_an_answer_that_the_caller_has_already() -> None:
     await pod.evaluate(request(holder))
     (first, headers), (other, _), (again, _) = holder.forwards
     assert (first.address, first.authority) == ("10.0.0.7:9446", "its-name")
-    assert headers == (("authorization", "Bearer a-token-of-this-pod"), ("traceparent", "00"))
+    assert headers == (("authorization", "Bearer a-token-of-this-pod"),)
     assert first == again
     assert first.connection != other.connection
     assert holder.disconnects == []
@@ -97,9 +99,14 @@ async def test_an_answer_that_the_caller_has_already() -> None:
 
 
 def returned(error: Exception) -> ReturnedStatus:
-    assert isinstance(error, FunctionFailedError | QueueFullError | ShuttingDownError | UnauthenticatedError)
+    assert isinstance(error, FunctionFailedError | QueueFullError | ShuttingDownError)
     status = status_of(error)
     return ReturnedStatus(status.number, status.message, status.details)
+
+
+_REASON = Any()
+_REASON.Pack(ErrorInfo(reason="UNAUTHENTICATED", domain=DOMAIN))
+UNAUTHENTICATED = ReturnedStatus(16, "no token", RpcStatus(code=16, details=[_REASON]).SerializeToString())
 
 
 @pytest.mark.parametrize(
@@ -113,7 +120,7 @@ def returned(error: Exception) -> ReturnedStatus:
         ),
         (returned(QueueFullError(IMAGE, waiting=3)), RemoteError, "RESOURCE_EXHAUSTED", "has 3 calls waiting already"),
         (returned(ShuttingDownError(IMAGE)), PodLostError, "", "it is shutting down"),
-        (returned(UnauthenticatedError("no token")), PodLostError, "", "it does not accept this runner's token"),
+        (UNAUTHENTICATED, PodLostError, "", "it does not accept this runner's token"),
         (ReturnedStatus(4, "Deadline Exceeded"), DeadlineExceededError, "", f'in pod "{POD}" did not answer before'),
         (ReturnedStatus(12, "what?"), RemoteError, "UNIMPLEMENTED", f'pod "{POD}" answered UNIMPLEMENTED: what?'),
         (ReturnedStatus(13, "what?", b"\xff\xff"), RemoteError, "INTERNAL", "answered INTERNAL: what?"),

@@ -115,6 +115,7 @@ def test_runtimes_can_be_disabled(disabled: str) -> None:
             "--front=off cannot be used with --tls-cert-file: only krm-front serves that",
         ),
         (["--front=off", "--auth-token-file=t"], "--front=off cannot be used with --auth-token-file"),
+        (["--front=off", "--health-port=1"], "--front=off cannot be used with --health-port"),
         (["--log-level=6"], "it takes a whole number from 0 to 5"),
         (["--log-format=xml"], "it takes one of text, json"),
         (["--disable-runtimes=docker"], "it takes runtimes separated by commas, of exec, pod"),
@@ -203,6 +204,7 @@ def test_the_front() -> None:
     assert settings("--log-level=5").needs_front == ""
     assert settings("--tls-cert-file=a", "--tls-key-file=b").needs_front == "--tls-cert-file"
     assert settings("--auth-token-file=t").needs_front == "--auth-token-file"
+    assert settings("--health-port=1").needs_front == "--health-port"
 
 
 def test_images_and_registries() -> None:

@@ -18,7 +18,6 @@ IMAGE = "example.com/f:v1"
 def all_errors() -> list[errors.EvaluationError]:
     return [
         errors.InvalidRequestError("no"),
-        errors.UnauthenticatedError("no token"),
         errors.FunctionNotFoundError(IMAGE),
         errors.FunctionFailedError(IMAGE, ending="failed with exit code 1", results=["a"], stderr="b", facts={}),
         errors.InvalidOutputError(IMAGE, why="it is empty", stderr=""),

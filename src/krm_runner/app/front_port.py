@@ -40,7 +40,7 @@ _NAME = "krm-front"
 def find_front(settings: Settings) -> Path | None:
     """Return the program that serves the port; None if this process does.
 
-    Raises ConfigurationError if the program is missing although it is named, or needed for TLS or tokens.
+    Raises ConfigurationError if the program is missing although it is named, or needed by a flag.
     """
     found = _find(settings.server.front)
     if found is None and settings.needs_front:

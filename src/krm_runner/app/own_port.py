@@ -53,7 +53,6 @@ class OwnPort:
             self._handler,
             port=settings.server.port,
             message_limit=settings.server.max_message_bytes,
-            health_port=settings.security.health_port,
         )
         self.number = self._server.port
 

@@ -94,15 +94,6 @@ class InvalidRequestError(EvaluationError):
     reason = "INVALID_REQUEST"
 
 
-class UnauthenticatedError(EvaluationError):
-    """The caller does not show a token that this runner accepts."""
-
-    reason = "UNAUTHENTICATED"
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"{why} (this runner has --auth-token-file)")
-
-
 class FunctionNotFoundError(EvaluationError):
     """A runtime does not know the function; the only error that lets the next runtime try."""
 

@@ -22,7 +22,7 @@ class EvaluationRequest:
     runtime: str = ""
     """The runtime that has the call, said by the chain; empty while none has it."""
     trace: tuple[tuple[str, str], ...] = ()
-    """The headers of its trace, for whoever executes it elsewhere; none when nothing is traced."""
+    """Trace headers for the pod; empty if the call is not traced or krm-front sends it, which adds its own."""
     held: HeldCall | None = None
     """Stands for the resource list, which is empty then, where somebody else holds it."""
 

@@ -41,7 +41,7 @@ _PATIENCE_WITH_A_WAY = 2.0
 """For how long one way to the pod is tried before the next."""
 _UNSCHEDULABLE = "Unschedulable"
 CANNOT_WAIT = "its wrapper server cannot wait for a function"
-"""The trouble of a spare with a wrapper server of another make or version."""
+"""The trouble of a spare whose wrapper server is of a different make or version."""
 
 
 class Attendant:
@@ -197,19 +197,21 @@ class Attendant:
                     await self._news.wait()
 
     async def _ask(self, channel: WrapperChannel, *, is_new: bool) -> str:
-        """Why the pod cannot be used; empty when it can."""
+        """Return why the pod cannot be used; empty if it can."""
         facts = self.facts
         is_spare = facts.asked_for == SPARE
-        said = await channel.ask_health(
+        problem = await channel.ask_health(
             timeout=_QUESTION_TIMEOUT,
-            # After a conversion the container of the spare may still answer.
+            # Until the converted container has started, the spare's container may still answer.
             of_function=is_spare or facts.is_converted,
             hurried=is_new and facts.is_converted,
         )
         if not is_spare:
-            return said
-        # One that serves functions may be of a pod that another runner converted a moment ago.
-        return "" if said == NOT_SERVING else CANNOT_WAIT if said in ("", UNKNOWN_SERVICE) else said
+            return problem
+        if problem == NOT_SERVING:
+            return ""
+        # If it serves a function, another runner may have just converted the pod.
+        return CANNOT_WAIT if problem in ("", UNKNOWN_SERVICE) else problem
 
     async def _use(self, target: Target) -> None:
         if self._channel is not None and self._target == target:

@@ -235,8 +235,8 @@ class Keeper:
     async def cause(self, pod: Attendant, error: PodLostError) -> PodLostError:
         """The same error with what Kubernetes says happened to the pod, which may come a moment later."""
         for _ in range(_CAUSE_LOOKS):
-            is_told = pod.failure is not None and pod.failure.reason != NOT_STARTED
-            if is_told or pod.is_leaving or not self.census.has(pod):
+            is_explained = pod.failure is not None and pod.failure.reason != NOT_STARTED
+            if is_explained or pod.is_leaving or not self.census.has(pod):
                 break
             await asyncio.sleep(_CAUSE_TIMEOUT / _CAUSE_LOOKS)
         failed = pod.failure
@@ -393,8 +393,8 @@ class Keeper:
     # --- pods that do not come up ---------------------------------------------------------------------------------
 
     def _on_failed(self, attendant: Attendant, failed: Failed) -> None:
-        is_told = attendant.has_served and failed.reason != NOT_STARTED
-        if is_told or not attendant.facts.asked_for:
+        failed_in_service = attendant.has_served and failed.reason != NOT_STARTED
+        if failed_in_service or not attendant.facts.asked_for:
             self._fail(attendant, failed)
             return
         # Its events and its log may say more than the object.
@@ -499,10 +499,10 @@ class Keeper:
         attendant = self.census.find(effect.name, effect.uid)
         if attendant is None:
             return
-        # A pod that failed is nobody's any more, whatever the kubelet still writes into it. A spare may have become a
-        # function's meanwhile.
-        is_nobodys = attendant.verdict is not None and attendant.facts.asked_for != SPARE
-        facts = replace(attendant.facts, resource_version="") if is_nobodys else attendant.facts
+        # A failed pod is deleted even if the kubelet has changed it. A failed spare is deleted only if unchanged: it
+        # may have been converted for a function.
+        ignores_changes = attendant.verdict is not None and attendant.facts.asked_for != SPARE
+        facts = replace(attendant.facts, resource_version="") if ignores_changes else attendant.facts
         try:
             is_deleted = await self._launcher.delete(facts, service_uid=self._services.uid(facts.name))
         except KubernetesError as error:

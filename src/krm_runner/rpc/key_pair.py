@@ -1,4 +1,7 @@
-"""A certificate and its private key in PEM, checked before gRPC gets them: gRPC says nothing of what is wrong."""
+"""Certificates and private keys in PEM, checked before krm-front or gRPC (for `krm-runner eval`) uses them.
+
+OpenSSL checks them here, so that an error names the file and the reason. Text around the PEM blocks is ignored.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from pathlib import Path
 from krm_runner.core.errors import ConfigurationError
 
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+# A block without an end is included, so that OpenSSL rejects it.
+_BLOCK = re.compile(rb"^-----BEGIN CERTIFICATE-----.*?(?:^-----END CERTIFICATE-----|\Z)", re.DOTALL | re.MULTILINE)
 _KEY = re.compile(rb"-----BEGIN ([A-Z]+ )*PRIVATE KEY-----")
 _WORDS = {
     "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
@@ -41,9 +46,10 @@ def key_pair(contents: Sequence[bytes], *, certificate: Path, key: Path) -> KeyP
     if b"ENCRYPTED" in pair.key:
         raise ConfigurationError(f"{key} is encrypted; a key without a password is needed")
     try:
+        _trusting(pair.chain)
         _load(pair)
-    except ssl.SSLError as error:
-        why = _WORDS.get(error.reason or "") or f"they cannot be read ({_in_a_line(error)})"
+    except (ssl.SSLError, ValueError) as error:
+        why = _WORDS.get(getattr(error, "reason", None) or "") or f"they cannot be read ({_in_a_line(error)})"
         raise ConfigurationError(f"{certificate} and {key}: {why}") from error
     return pair
 
@@ -53,7 +59,7 @@ def check_cas(content: bytes, *, path: Path) -> bytes:
     if _CERTIFICATE not in content:
         raise ConfigurationError(f"{path} has no certificate in PEM")
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("utf-8", "replace"))
+        _trusting(content)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError(f"{path}: its certificates cannot be read ({_in_a_line(error)})") from error
     return content
@@ -64,10 +70,9 @@ def trust_problem(pair: KeyPair) -> str:
 
     Names and the CA are not checked: a handshake in memory, with a client that trusts this very certificate.
     """
-    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context = _trusting(pair.chain)
     client_context.check_hostname = False
     client_context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
-    client_context.load_verify_locations(cadata=pair.chain.decode("ascii", "replace"))
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context.wrap_bio(to_client, to_server)
     server = _load(pair).wrap_bio(to_server, to_client, server_side=True)
@@ -81,6 +86,16 @@ def trust_problem(pair: KeyPair) -> str:
         except ssl.SSLError as error:
             return _in_a_line(error)
     return ""
+
+
+def _trusting(content: bytes) -> ssl.SSLContext:
+    """Return a client's context that trusts the certificates in a file. Raises SSLError or ValueError if one is broken.
+
+    Python takes only ASCII, so it gets the PEM blocks without the text around them.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=b"\n".join(_BLOCK.findall(content)).decode("ascii"))
+    return context
 
 
 def _load(pair: KeyPair) -> ssl.SSLContext:

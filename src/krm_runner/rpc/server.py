@@ -1,6 +1,6 @@
 """The gRPC server as a whole: one port, three services, and an end that loses no call.
 
-TLS and callers' tokens are krm-front's. Health, and nothing else, is also served on a port of its own if asked for.
+It serves plain text; krm-front is needed for TLS, callers' tokens and --health-port.
 """
 
 from __future__ import annotations
@@ -30,23 +30,6 @@ _LAST_GRACE = 0.5
 _ALONE_ON_THE_PORT = ("grpc.so_reuseport", 0)
 
 
-class HealthPort:
-    """Health alone, on a port of its own."""
-
-    def __init__(self, health: Health, *, port: int) -> None:
-        self._server = grpc.aio.server(options=(_ALONE_ON_THE_PORT,))
-        self._server.add_generic_rpc_handlers((health.handler(),))
-        _listen(self._server, port)
-
-    async def start(self) -> None:
-        """Accept connections."""
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """At once."""
-        await self._server.stop(grace=None)
-
-
 class GrpcServer:
     """Listens on one port, in plain text, as Porch speaks it."""
 
@@ -56,7 +39,6 @@ class GrpcServer:
         *,
         port: int,
         message_limit: int,
-        health_port: int = 0,
     ) -> None:
         self._evaluate = evaluate_handler
         self._health = Health([evaluate.SERVICE_NAME])
@@ -79,12 +61,9 @@ class GrpcServer:
             )
         )
         self.port = _listen(self._server, port)
-        self._health_port = HealthPort(self._health, port=health_port) if health_port else None
 
     async def start(self) -> None:
         """Accept connections; health says NOT_SERVING until it is told otherwise."""
-        if self._health_port is not None:
-            await self._health_port.start()
         await self._server.start()
 
     def set_serving(self, serving: bool) -> None:
@@ -109,8 +88,6 @@ class GrpcServer:
             if not done:
                 _log.warning("time is over: calls are cancelled", calls=self._evaluate.calls_under_way)
                 self._evaluate.stop_calls()
-        if self._health_port is not None:
-            await self._health_port.stop()
 
 
 def _listen(server: grpc.aio.Server, port: int) -> int:

@@ -25,7 +25,6 @@ DOMAIN = "krm-runner"
 
 _CODES: dict[type[EvaluationError], grpc.StatusCode] = {
     errors.InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     errors.FunctionNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.FunctionFailedError: grpc.StatusCode.INTERNAL,
     errors.InvalidOutputError: grpc.StatusCode.INTERNAL,

@@ -212,10 +212,9 @@ class WrapperChannel:
         """By whoever has the call's message, on a connection of theirs."""
         loop = asyncio.get_running_loop()
         self._disconnect = held.disconnect
-        headers = (*self._authorization, *request.trace)
         try:
             timeout = max(0.0, request.deadline - started)
-            outcome = await held.forward(self._destination, timeout=timeout, headers=headers)
+            outcome = await held.forward(self._destination, timeout=timeout, headers=self._authorization)
         except TimeoutError as error:
             raise self._answers.too_late(request, after=loop.time() - started) from error
         if self._closed and isinstance(outcome, NoAnswer):

@@ -123,7 +123,9 @@ class Settings:
         """The flag that only krm-front can serve; empty when there is none."""
         if self.security.certificates is not None:
             return "--tls-cert-file"
-        return "--auth-token-file" if self.security.tokens is not None else ""
+        if self.security.tokens is not None:
+            return "--auth-token-file"
+        return "--health-port" if self.security.health_port else ""
 
 
 def parse_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
