@@ -51,14 +51,14 @@ class CallSpans:
             trace_id, flags = int.from_bytes(span.trace_id), TraceFlags(TraceFlags.SAMPLED)
             return SpanContext(trace_id, int.from_bytes(span_id), is_remote, flags, state)
 
-        attributes = {"rpc.grpc.status_code": code, "krm_runner.image": image, "krm_runner.runtime": runtime}
+        attributes = {**_RPC, **_own(image=image, runtime=runtime), "rpc.grpc.status_code": code}
         self._export(
             self._make(
                 _NAME,
                 context=context(span.span_id, is_remote=False),
                 parent=context(span.parent_id, is_remote=True) if span.parent_id else None,
                 resource=self._resource,
-                attributes=_RPC | attributes,
+                attributes=attributes,
                 kind=SpanKind.SERVER,
                 instrumentation_scope=self._scope,
                 status=Status(StatusCode.UNSET) if code == "OK" else Status(StatusCode.ERROR, code),
@@ -99,6 +99,10 @@ def evaluation_span(tracer: Tracer | None, *, metadata: Mapping[str, str]) -> Ge
         finally:
             code = str(attributes.pop("code", "UNKNOWN"))
             span.set_attribute("rpc.grpc.status_code", code)
-            span.set_attributes({f"krm_runner.{name}": value for name, value in attributes.items()})
+            span.set_attributes(_own(**attributes))
             if code != "OK":
                 span.set_status(Status(StatusCode.ERROR, code))
+
+
+def _own(**attributes: str | int) -> dict[str, str | int]:
+    return {f"krm_runner.{name}": value for name, value in attributes.items()}
