@@ -7,8 +7,11 @@ import os
 import resource
 import signal
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+
+import pytest
 
 from integration.conftest import Installation
 from support.client import Client
@@ -19,6 +22,21 @@ from support.runner import RunnerProcess
 LIST = b"apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n"
 COPY = "#!/bin/sh\nexec cat\n"
 ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def installation(fronted: Installation) -> Installation:
+    """Processes in standby are krm-front's."""
+    return fronted
+
+
+def test_without_krm_front_no_process_waits_and_the_log_says_so(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        plain = Installation(tmp_path, stack, front="off")
+        plain.add("copy", COPY)
+        runner = plain.start("--standby=1")
+        runner.wait_for_line("event=serving")
+        assert sum("no process is kept in standby: that needs krm-front" in line for line in runner.lines) == 1
 
 
 async def test_metrics_say_what_waits_and_what_it_saves(installation: Installation) -> None:
@@ -237,12 +255,13 @@ print(json.dumps({{"kind": "ResourceList", "found": found}}))
     await eventually(lambda: metrics.by("executions_total", "process") == both, what="both are counted")
 
 
-async def test_the_embedded_functions_are_kept_in_standby() -> None:
+async def test_the_embedded_functions_are_kept_in_standby(front: Path) -> None:
     example = (ROOT / "examples" / "resource-list.yaml").read_bytes()
     metrics = Metrics()
     with RunnerProcess(
         f"--functions={ROOT / 'functions'}",
         f"--config={ROOT / 'config.yaml'}",
+        f"--front={front}",
         environment={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | metrics.environment,
     ) as runner:
         async with Client(runner.address) as client:
@@ -253,8 +272,10 @@ async def test_the_embedded_functions_are_kept_in_standby() -> None:
                 await metrics.show_in_standby(number)
                 assert await client.evaluate(image, example) == first
                 await metrics.show_in_standby(number)
-        counted = metrics.by("executions_total", "function", "process")
-        assert {key: value for key, value in counted.items() if key[1] == "standby"} == {
-            (name, "standby"): 1
-            for name in ("set-namespace-v0.4.1", "set-namespace-v0.4.5", "set-labels", "set-annotations")
-        }  # fmt: skip
+        names = ("set-namespace-v0.4.1", "set-namespace-v0.4.5", "set-labels", "set-annotations")
+        expected = {(name, process): 1 for name in names for process in ("on-demand", "standby")}
+
+        def counted() -> dict[tuple[str, ...], float]:
+            return metrics.by("executions_total", "function", "process")
+
+        await eventually(lambda: counted() == expected, what="all are counted")

@@ -1,4 +1,4 @@
-"""All of tests/vectors once more, with processes in standby: the answers are the same, whoever gives them."""
+"""All of tests/vectors once more, with processes in standby: the answers are the same."""
 
 from __future__ import annotations
 
@@ -51,18 +51,9 @@ def without_the_dead(vector: Vector) -> Vector:
 
 
 @pytest.fixture(scope="module")
-def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
-    """With one process of every function in standby."""
-    # What a vector wants gone would live on in the process that waits for the next call: so it waits for 6 s alone.
-    flags = ("--standby=1", "--standby-idle=6s", "--log-level=3")
-    pool = Runners(tmp_path_factory.mktemp("vectors-in-standby"), *flags)
-    yield pool
-    pool.stop()
-
-
-@pytest.fixture(scope="module")
 def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
-    """The same of runners whose front has the port and the processes."""
+    """Runners with one process of every function in standby."""
+    # What a vector wants gone would live on in the process that waits for the next call: so it waits for 6 s alone.
     flags = (f"--front={built_front()}", "--standby=1", "--standby-idle=6s")
     pool = Runners(tmp_path_factory.mktemp("vectors-in-standby-of-the-front"), *flags)
     yield pool
@@ -70,43 +61,7 @@ def fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
 
 
 @pytest.mark.parametrize("vector", of("exec"), ids=lambda vector: vector.name)
-async def test_vector(vector: Vector, runners: Runners) -> None:
-    runner = runners.for_vector(vector)
-    name = re.escape(vector.name)
-    kept = re.compile(rf'event="process in standby" .*function={name}( |$)')
-    failed = re.compile(rf'event="no process in standby" .*function={name}( |$)')
-    unfit = re.compile(rf'event="function not kept in standby" .*function={name}( |$)')
-    served = re.compile(rf"event=ended image=\S*/{name}:v1 .*process=standby")
-
-    def count(pattern: re.Pattern[str]) -> int:
-        return sum(1 for line in runner.lines if pattern.search(line))
-
-    async def is_prepared(turn: int) -> None:
-        if vector.name in CANNOT_START:
-            await eventually(lambda: count(failed) >= turn, what="a start that fails")
-        elif vector.name in ACTS_EARLY:
-            # In the first turn it may be taken before it acts; so much the better, if the answer is the same.
-            await eventually(lambda: count(kept if turn == 1 else unfit) >= 1, what="an act before the input")
-        elif vector.name not in NEVER_STARTED and "cancel_after_seconds" not in vector.data:
-            # A call that is cancelled may be so before it reached the runner.
-            await eventually(lambda: count(kept) >= turn, what="a process in standby")
-
-    await try_vector(without_the_dead(vector), runner)
-    await is_prepared(1)
-    await try_vector(without_the_dead(vector), runner)
-    await is_prepared(2)
-    await try_vector(vector, runner)
-    if vector.name in ACTS_EARLY:
-        assert (count(unfit), count(served) < 2) == (1, True)
-    else:
-        assert count(unfit) == 0
-        expected = 0 if vector.name in CANNOT_START | NEVER_STARTED | STOPPED else 2
-        # The answer may be here before the line of the log.
-        await eventually(lambda: count(served) == expected, what=f"{expected} calls by processes in standby")
-
-
-@pytest.mark.parametrize("vector", of("exec"), ids=lambda vector: vector.name)
-async def test_vector_of_the_front(vector: Vector, fronts: Runners) -> None:
+async def test_vector(vector: Vector, fronts: Runners) -> None:
     runner, metrics = fronts.for_vector(vector), fronts.metrics[vector.limit]
     unfit = re.compile(rf'event="function not kept in standby" .*function={re.escape(vector.name)}( |$)')
 
@@ -139,7 +94,7 @@ async def test_vector_of_the_front(vector: Vector, fronts: Runners) -> None:
     assert ended or not by_standby
 
 
-async def test_nothing_is_left_after_all_of_them(runners: Runners, fronts: Runners) -> None:
+async def test_nothing_is_left_after_all_of_them(fronts: Runners) -> None:
     """Runs last in this module."""
-    for runner in (*runners.started.values(), *fronts.started.values()):
+    for runner in fronts.started.values():
         await has_nothing_left(runner)

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from krm_runner.app.shares import parallel_functions
-from krm_runner.core.standby import StandbyLimits
 from krm_runner.evaluators.executable import ExecutableEvaluator
 from krm_runner.evaluators.function_file import FunctionFile
-from krm_runner.process.cpus import usable_cpus
 from krm_runner.process.executor import Executor
 from krm_runner.process.spawn import Spawner
 from krm_runner.rpc.evaluate import max_resource_list
-from krm_runner.settings import StandbySettings
 
 
 def read_function_file(
@@ -42,13 +39,9 @@ class ExecRuntime:
         max_parallel: int = 0,
         max_waiting: int = 1000,
         max_memory: int | None = None,
-        standby: StandbySettings | None = None,
         may_fall_back: bool = False,
     ) -> None:
-        """Without settings for it, no process is kept in standby, whatever the configuration file says.
-
-        `may_fall_back`: another runtime can serve an image whose executable is missing.
-        """
+        """`may_fall_back`: another runtime can serve an image whose executable is missing."""
         self.functions = read_function_file(
             config,
             required=config_is_required,
@@ -56,7 +49,6 @@ class ExecRuntime:
             default_prefix=default_prefix,
             may_fall_back=may_fall_back,
         )
-        cpus = usable_cpus()
         spawner = Spawner(environment)
         spawner.become_subreaper()
         self.executor = Executor(
@@ -64,7 +56,6 @@ class ExecRuntime:
             max_parallel=parallel_functions(max_parallel),
             max_waiting=max_waiting,
             max_memory=max_memory,
-            standby=StandbyLimits(cpus=cpus, max_age=standby.max_age, idle=standby.idle) if standby else None,
         )
         self.evaluator = ExecutableEvaluator(
             self.functions,
@@ -72,18 +63,10 @@ class ExecRuntime:
             directory=functions,
             max_output=max_resource_list(message_limit),
             message_limit=message_limit,
-            default_standby=standby.default if standby else 0,
         )
-        self.functions.on_change = self.evaluator.functions_changed
-
-    def stop_standby(self) -> None:
-        """No process waits for its input any more; calls go on, each with a process of its own."""
-        if self.executor.standby is not None:
-            self.executor.standby.end()
 
     def close(self) -> None:
         """Kill what still runs, and let the threads go."""
-        self.stop_standby()
         self.executor.kill_all()
         self.evaluator.close()
         self.executor.close()

@@ -78,8 +78,6 @@ class OwnPort:
 
     async def stop(self, *, lame_duck: float, total: float) -> None:
         """See `app.port.Port`."""
-        if self._exec_runtime is not None:
-            self._exec_runtime.stop_standby()
         await self._server.stop(lame_duck=lame_duck, total=total)
 
 
@@ -88,8 +86,6 @@ def _observe(executor: Executor, metrics: EvaluationMetrics) -> None:
     metrics.observe_executions(
         running=lambda: executor.running, waiting=lambda: executor.waiting, memory=lambda: executor.memory
     )
-    executor.on_ended = lambda function, origin, seconds: metrics.executed(
-        function=function, process=origin, seconds=seconds
+    executor.on_ended = lambda function, seconds: metrics.executed(
+        function=function, process="on-demand", seconds=seconds
     )
-    if executor.standby is not None:
-        metrics.observe_standby(waiting=executor.standby.waiting, memory=executor.standby.memory)

@@ -49,6 +49,8 @@ async def serve(settings: Settings) -> None:
     # Local functions are executed by whoever has the port; here there is only what their file says, then.
     exec_runtime = _exec_runtime(settings.exec, settings) if settings.exec is not None and front is None else None
     functions = exec_runtime.functions if exec_runtime is not None else _functions(settings)
+    if exec_runtime is not None and _wants_standby(settings, exec_runtime.functions):
+        _log.info("no process is kept in standby: that needs krm-front")
     open_pod_runtime = _pod_runtime(settings.pod, settings) if settings.pod is not None else None
     credentials = read_credentials(settings.security)
 
@@ -153,6 +155,11 @@ async def _become_ready(port: Port, warming_up: PodRuntime | None) -> None:
         port.set_serving(True)
 
 
+def _wants_standby(settings: Settings, functions: FunctionFile) -> bool:
+    by_default = settings.exec is not None and settings.exec.standby.default > 0
+    return by_default or any(functions.table.standby.values())
+
+
 def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime:
     return ExecRuntime(
         functions=settings.functions,
@@ -164,7 +171,6 @@ def _exec_runtime(settings: ExecSettings, all_settings: Settings) -> ExecRuntime
         max_parallel=settings.max_parallel,
         max_waiting=settings.max_waiting,
         max_memory=function_memory(settings.max_memory),
-        standby=settings.standby,
         may_fall_back=all_settings.pod is not None,
     )
 

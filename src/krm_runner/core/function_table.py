@@ -19,7 +19,9 @@ from typing import cast
 from krm_runner.core import image_ref, kubernetes_yaml
 from krm_runner.core.errors import ConfigurationError
 from krm_runner.core.image_ref import ImageRef
-from krm_runner.core.standby import MAX_PER_FUNCTION
+
+MAX_STANDBY = 8
+"""Of one function: more processes that wait would take more memory than they save time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,9 @@ def _executable_name(value: object, source: str, place: str) -> str:
 def _standby(value: object, source: str, place: str) -> int | None:
     if value is None:
         return None
-    if type(value) is not int or not 0 <= value <= MAX_PER_FUNCTION:
+    if type(value) is not int or not 0 <= value <= MAX_STANDBY:
         raise ConfigurationError(
-            f"{source}: {place}.standby must be a whole number from 0 to {MAX_PER_FUNCTION}, not {_kind_of(value)}"
+            f"{source}: {place}.standby must be a whole number from 0 to {MAX_STANDBY}, not {_kind_of(value)}"
         )
     return value
 

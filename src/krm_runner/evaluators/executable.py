@@ -7,7 +7,6 @@ import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -22,7 +21,6 @@ from krm_runner.core.errors import (
     TooBusyError,
 )
 from krm_runner.core.evaluation import EvaluationRequest, EvaluationResult
-from krm_runner.core.function_table import FunctionTable
 from krm_runner.core.resource_list import Envelope
 from krm_runner.core.verdict import Ending, full_verdict, quick_verdict
 from krm_runner.evaluators.function_file import FunctionFile
@@ -48,15 +46,12 @@ class ExecutableEvaluator:
         directory: Path,
         max_output: int,
         message_limit: int,
-        default_standby: int = 0,
     ) -> None:
-        """`default_standby` is for functions of which the configuration file does not say how many are to wait."""
         self._functions = functions
         self._executor = executor
         self._directory = directory.absolute()
         self._max_output = max_output
         self._message_limit = message_limit
-        self._default_standby = default_standby
         self._verdicts = ThreadPoolExecutor(_VERDICT_THREADS, thread_name_prefix="verdict")
 
     async def evaluate(self, request: EvaluationRequest) -> EvaluationResult:
@@ -73,8 +68,6 @@ class ExecutableEvaluator:
                 envelope = await self._judge(request, outcome)
         except TimeoutError as error:
             raise DeadlineExceededError(request.image, after=loop.time() - started) from error
-        finally:
-            self._prepare_next(executable)
         return EvaluationResult(
             resource_list=outcome.stdout,
             log=outcome.stderr,
@@ -86,17 +79,6 @@ class ExecutableEvaluator:
     def close(self) -> None:
         """Let the threads go; a verdict that nobody waits for any more is not waited for here either."""
         self._verdicts.shutdown(wait=False, cancel_futures=True)
-
-    def functions_changed(self, table: FunctionTable) -> None:
-        """The configuration file says something else than before."""
-        if self._executor.standby is not None:
-            self._executor.standby.configure(partial(table.wanted_in_standby, default=self._default_standby))
-
-    def _prepare_next(self, executable: Path) -> None:
-        """Have processes wait for the next calls; they are started when this one's answer has left."""
-        if self._executor.standby is not None:
-            wanted = self._functions.table.wanted_in_standby(executable.name, default=self._default_standby)
-            self._executor.standby.called([os.fsencode(executable)], function=executable.name, wanted=wanted)
 
     async def _judge(self, request: EvaluationRequest, outcome: Outcome) -> Envelope:
         """Most of the time one glance; a full parse takes a thread, and ends when the call does."""
@@ -144,7 +126,6 @@ class ExecutableEvaluator:
             exit=outcome.exit_code,
             stdout=len(outcome.stdout),
             stderr=len(outcome.stderr),
-            process=outcome.origin,
         )
         return outcome
 

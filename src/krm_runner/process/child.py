@@ -7,13 +7,11 @@ nothing of it is left, which may be a moment later. Nothing here blocks, and not
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import fcntl
 import os
 import re
-import termios
 from collections.abc import Callable, Iterable
 
 from krm_runner.process.descendants import children_of_thread, kill_below, kill_groups
@@ -61,14 +59,9 @@ class Pipes:
             fcntl.fcntl(self.stdin, fcntl.F_SETPIPE_SZ, self.size)
             fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, self.size)
 
-    def close_childs_ends(self, *, but_stdin: bool = False) -> None:
-        """Once the process has them, or will never be.
-
-        Who keeps the end of stdin can see how much of the input was not read, and closes it.
-        """
-        _close_all((self.childs_stdout, self.childs_stderr))
-        if not but_stdin:
-            os.close(self.childs_stdin)
+    def close_childs_ends(self) -> None:
+        """Close them once the process has them, or will never be."""
+        _close_all((self.childs_stdin, self.childs_stdout, self.childs_stderr))
 
     def close_our_ends(self) -> None:
         """When no process was started."""
@@ -78,15 +71,11 @@ class Pipes:
 class Child:
     """A running process. `stdin` is -1 when its end was closed."""
 
-    def __init__(self, pid: int, pipes: Pipes, *, function: str, keeps_its_stdin: bool = False) -> None:
-        """OSError when the process cannot be watched; it is dead then, and the pipes are still the caller's.
-
-        With the process's own end of stdin kept open here, one can see what it did not read.
-        """
+    def __init__(self, pid: int, pipes: Pipes, *, function: str) -> None:
+        """OSError when the process cannot be watched; it is dead then, and the pipes are still the caller's."""
         self.pid = pid
         self.function = function
         self.pidfd = _open_pidfd(pid)
-        self._its_stdin = pipes.childs_stdin if keeps_its_stdin else -1
         self.stdin = pipes.stdin
         self.stdout = pipes.stdout
         self.stderr = pipes.stderr
@@ -108,10 +97,6 @@ class Child:
         if self.wait_status is None:
             kill_below([self.pid])
             self.kill_group()
-
-    def unread_input(self) -> int | None:
-        """How much of its input it did not read; None when that cannot be seen."""
-        return unread_bytes(self._its_stdin) if self._its_stdin >= 0 else None
 
     def pipe_capacity(self) -> int:
         """What its stdout can hold; a function may have changed it."""
@@ -136,15 +121,15 @@ class Child:
         return self.wait_status
 
     def dismantle(
-        self, loop: asyncio.AbstractEventLoop, gone: Callable[[], None], is_stray: Callable[[int], bool] | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        gone: Callable[[], None],
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         """Close what is open, kill what lives; `gone` is called once nothing of it is left."""
         self.close_stdin()
         _close_all((self.stdout, self.stderr, self.pidfd))
-        if self._its_stdin >= 0:
-            os.close(self._its_stdin)
-            self._its_stdin = -1
-        Ending(loop, self, gone, is_stray)
+        Ending(loop, self, gone, is_alone)
 
 
 def _open_pidfd(pid: int) -> int:
@@ -160,13 +145,6 @@ def _open_pidfd(pid: int) -> int:
 def _close_all(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def unread_bytes(descriptor: int) -> int:
-    """How much is in a pipe."""
-    count = array.array("i", [0])
-    fcntl.ioctl(descriptor, termios.FIONREAD, count)
-    return count[0]
 
 
 def reap_strays(known: Callable[[int], bool]) -> None:

@@ -30,17 +30,17 @@ class _Status:
     is_alive: bool
 
 
-def kill_below(leaders: Iterable[int], is_stray: Callable[[int], bool] | None = None) -> list[Process]:
+def kill_below(leaders: Iterable[int], is_alone: Callable[[], bool] = lambda: False) -> list[Process]:
     """Stop these leaders and their groups, kill their descendants, and return those that were alive.
 
     The leaders stay, so that this can be repeated until nothing is found. Orphans that were reparented to this process
-    count as descendants if they are younger than a leader and `is_stray` is true for their process group.
+    count as descendants if they are younger than a leader and `is_alone` says that no other call is in flight.
     """
     leaders = list(leaders)
     for leader in leaders:
         for send in (os.killpg, os.kill):
             _signal(send, leader, signal.SIGSTOP)
-    found = _living_below(leaders, is_stray)
+    found = _living_below(leaders, is_alone)
     for process in found:
         _signal(os.kill, process.pid, signal.SIGKILL)
     return found
@@ -81,17 +81,17 @@ def children_of_thread(pid: int, thread: int) -> list[int]:
         return []
 
 
-def _living_below(leaders: list[int], is_stray: Callable[[int], bool] | None) -> list[Process]:
+def _living_below(leaders: list[int], is_alone: Callable[[], bool]) -> list[Process]:
     known = {status.process.pid: status for status in _all()}
     children: defaultdict[int, list[_Status]] = defaultdict(list)
     for status in known.values():
         children[status.parent].append(status)
     following = [known[leader] for leader in leaders if leader in known]
     found: list[_Status] = []
-    if is_stray is not None and following:
+    if following and is_alone():
         oldest = min(leader.process.started for leader in following)
         orphans = [known[pid] for pid in adopted() if pid in known and pid not in leaders]
-        found = [orphan for orphan in orphans if orphan.process.started >= oldest and is_stray(orphan.group)]
+        found = [orphan for orphan in orphans if orphan.process.started >= oldest]
         following += found
     while following:
         descendants = children[following.pop().process.pid]

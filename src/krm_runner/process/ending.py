@@ -42,13 +42,13 @@ class Ending:
         loop: asyncio.AbstractEventLoop,
         leader: Leader,
         gone: Callable[[], None],
-        is_stray: Callable[[int], bool] | None = None,
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`gone` is called once nothing is left; `is_stray` is as in `kill_below`."""
+        """`gone` is called once nothing is left; `is_alone` is as in `kill_below`."""
         self._loop = loop
         self._leader = leader
         self._gone = gone
-        self._is_stray = is_stray
+        self._is_alone = is_alone
         self._began = loop.time()
         self._pause = _FIRST_PAUSE
         self._outside: list[Process] = []
@@ -60,7 +60,7 @@ class Ending:
             self._reap()
 
     def _kill_descendants(self) -> None:
-        self._outside = kill_below([self._leader.pid], self._is_stray)
+        self._outside = kill_below([self._leader.pid], self._is_alone)
         if self._outside and self._loop.time() < self._began + _GRACE:
             self._again(self._kill_descendants)
             return

@@ -1,9 +1,8 @@
 """One execution: the bytes of a child are moved, and its end is seen, by callbacks on the event loop.
 
-It begins with open pipes, goes on when it is told the pid or handed a process that waited for its input, and its
-result is a future. However it ends (exit, limit, `stop`, a process that never was), the process group is killed, the
-descriptors are closed, and `gone` is called when the last process of the group is reaped. It neither starts processes
-nor waits for a turn.
+It begins with open pipes, goes on when it is told the pid, and its result is a future. However it ends (exit, limit,
+`stop`, a process that never was), the process group is killed, the descriptors are closed, and `gone` is called when
+the last process of the group is reaped. It neither starts processes nor waits for a turn.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ class Ended:
     """As the process gave it; minus the number of the signal that killed it."""
     stdout: bytes
     stderr: bytes
-    read_nothing: bool = False
-    """There was input, and it did not look at it; only known of a process that had waited for it."""
     peak_memory: int = 0
     """In bytes; 0 when it was not looked at, because the call was too small or the process gone too soon."""
 
@@ -58,19 +55,18 @@ class Execution:
         function: str,
         max_output: int,
         gone: Callable[[Execution], None],
-        is_stray: Callable[[Execution, int], bool],
+        is_alone: Callable[[Execution], bool],
     ) -> None:
-        """`is_stray` is whether orphans of that process group can be of no other call."""
+        """`is_alone` is whether orphans can be of no other call."""
         self.pipes = pipes
         self.result: asyncio.Future[Ended] = loop.create_future()
         self._loop = loop
         self._watcher = watcher
-        self._written = pipes.fill(stdin)
-        self._input = memoryview(stdin)[self._written :]
+        self._input = memoryview(stdin)[pipes.fill(stdin) :]
         self._function = function
         self._max_output = max_output
         self._gone = gone
-        self._is_stray = is_stray
+        self._is_alone = is_alone
         self._child: Child | None = None
         self._began = loop.time()
         self._is_large = len(stdin) > DEFAULT_PIPE_SIZE
@@ -98,10 +94,6 @@ class Execution:
             self._gone(self)
             self._fail(error)
             return
-        self.take_over(child)
-
-    def take_over(self, child: Child) -> None:
-        """The process runs, with the pipes that were given, and may have been watched by somebody else."""
         self._child = child
         if self._over:
             self._dismantle(child)
@@ -143,7 +135,7 @@ class Execution:
             self._watcher.forget(descriptor)
         self._input = memoryview(b"")
         self._chunks = []
-        child.dismantle(self._loop, partial(self._gone, self), partial(self._is_stray, self))
+        child.dismantle(self._loop, partial(self._gone, self), partial(self._is_alone, self))
 
     def _on_stdin(self, child: Child, _events: int) -> None:
         try:
@@ -153,7 +145,6 @@ class Execution:
         except OSError:
             # The function closed its stdin: it does not want the rest, and that is no error.
             written = len(self._input)
-        self._written += written
         self._input = self._input[written:]
         if not self._input:
             self._watcher.forget(child.stdin)
@@ -182,8 +173,7 @@ class Execution:
         if self._over:
             return
         exit_code = os.waitstatus_to_exitcode(child.reap_leader())
-        read_nothing = 0 < self._written == child.unread_input()
-        ended = Ended(exit_code, b"".join(self._chunks), self._log.value(), read_nothing, self._peak_memory)
+        ended = Ended(exit_code, b"".join(self._chunks), self._log.value(), self._peak_memory)
         self.stop()
         if not self.result.done():
             self.result.set_result(ended)

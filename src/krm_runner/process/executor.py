@@ -1,9 +1,9 @@
 """Executing one command per call: input in, output out, within limits, and nothing left behind.
 
-The order of things in one execution: wait for a place; take a process that waits for its input, or start one in a
-thread; write its stdin and read its stdout and stderr on the event loop; when its leader ends, kill the rest of its
-group, read what is still in the pipes, and answer. A limit or a cancellation kills the leader and all of its
-descendants. The place becomes free only when the last of these processes is gone.
+The order of things in one execution: wait for a place; start the process in a thread; write its stdin and read its
+stdout and stderr on the event loop; when its leader ends, kill the rest of its group, read what is still in the pipes,
+and answer. A limit or a cancellation kills the leader and all of its descendants. The place becomes free only when the
+last of these processes is gone. No process waits for its input in advance: that is krm-front's.
 """
 
 from __future__ import annotations
@@ -15,25 +15,19 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from krm_runner.core.memory_forecast import MemoryForecast
-from krm_runner.core.standby import StandbyLimits
 from krm_runner.process.child import Pipes, reap_strays
 from krm_runner.process.execution import Ended, Execution, OutputLimitError
 from krm_runner.process.slots import Slots, Turn
 from krm_runner.process.spawn import Spawner
 from krm_runner.process.spawn_threads import SpawnThreads
-from krm_runner.process.standby import Standby, WaitingProcess
 from krm_runner.process.watcher import Watcher
 
-__all__ = ["OUT_OF_RESOURCES", "Executor", "Origin", "Outcome", "OutputLimitError"]
+__all__ = ["OUT_OF_RESOURCES", "Executor", "Outcome", "OutputLimitError"]
 
 OUT_OF_RESOURCES = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 """Errors of a start that another time may not have."""
-
-Origin = Literal["standby", "on-demand"]
-"""Whether a call's process waited for it, or was started for it."""
 
 _STRAYS_INTERVAL = 2.0
 
@@ -47,21 +41,6 @@ class Outcome:
     stdout: bytes
     stderr: bytes
     queue_wait: float
-    origin: Origin
-
-
-class _Place:
-    """A call's place: free when the call needs it no more, and nothing is left of the process that it had taken."""
-
-    def __init__(self, release: Callable[[], None]) -> None:
-        self._holders = 2
-        self._release = release
-
-    def leave(self) -> None:
-        """Said by both, once."""
-        self._holders -= 1
-        if self._holders == 0:
-            self._release()
 
 
 class Executor:
@@ -74,12 +53,11 @@ class Executor:
         max_parallel: int,
         max_waiting: int,
         max_memory: int | None = None,
-        standby: StandbyLimits | None = None,
     ) -> None:
-        """Without limits for it, no process is kept in standby. `max_memory` is that of all functions together."""
+        """`max_memory` is that of all functions together."""
         self.on_turn: Callable[[float], None] | None = None
         """Told how long each call waited."""
-        self.on_ended: Callable[[str, Origin, float], None] | None = None
+        self.on_ended: Callable[[str, float], None] | None = None
         """Told how long each call's process took from its turn to its end, with its function."""
         self._slots = Slots(limit=max_parallel, max_waiting=max_waiting, memory_limit=max_memory)
         self._max_memory = max_memory
@@ -87,17 +65,6 @@ class Executor:
         self._threads = SpawnThreads(spawner, max_parallel)
         self._watcher = Watcher()
         self._executions: set[Execution] = set()
-        self.standby = (
-            None
-            if standby is None
-            else Standby(
-                standby,
-                threads=self._threads,
-                watcher=self._watcher,
-                busy=lambda: self._slots.running,
-                queued=lambda: self._slots.waiting,
-            )
-        )
 
     @property
     def running(self) -> int:
@@ -136,9 +103,7 @@ class Executor:
         if self.on_turn is not None:
             self.on_turn(queue_wait)
         try:
-            ended, origin = await self._execute(
-                argv, stdin, turn, function=function, max_output=max_output, deadline=deadline
-            )
+            ended = await self._execute(argv, stdin, turn, max_output)
         except asyncio.CancelledError:
             self._slots.learn_at_least(function, loop.time() - began)
             raise
@@ -148,8 +113,8 @@ class Executor:
         self._slots.learn(function, loop.time() - began)
         self._learn_memory(ended, function, len(stdin))
         if self.on_ended is not None:
-            self.on_ended(function, origin, loop.time() - began)
-        return Outcome(ended.exit_code, ended.stdout, ended.stderr, queue_wait, origin)
+            self.on_ended(function, loop.time() - began)
+        return Outcome(ended.exit_code, ended.stdout, ended.stderr, queue_wait)
 
     async def _turn(self, function: str, size: int, deadline: float) -> Turn:
         """A place, and the memory that a call with so much input is expected to take."""
@@ -160,74 +125,43 @@ class Executor:
         if ended.exit_code == -signal.SIGKILL and self._max_memory is not None:
             # Not by us.
             self._memory.was_killed(function, size, self._max_memory)
-        elif ended.peak_memory and not ended.read_nothing:
+        elif ended.peak_memory:
             self._memory.learn(function, size, ended.peak_memory)
-
-    async def _execute(
-        self,
-        argv: Sequence[bytes],
-        stdin: bytes | memoryview,
-        turn: Turn,
-        *,
-        function: str,
-        max_output: int,
-        deadline: float,
-    ) -> tuple[Ended, Origin]:
-        """With a place; it is given back when nothing is left of the process."""
-        process = self.standby.take(argv, function=function) if self.standby is not None else None
-        if process is not None:
-            ended = await self._run_waiting(process, stdin, turn, max_output)
-            if ended is not None:
-                return ended, "standby"
-        try:
-            return await self._run_new(argv, stdin, turn, max_output), "on-demand"
-        except OSError as error:
-            if self.standby is None or error.errno not in OUT_OF_RESOURCES or not await self.standby.give_way():
-                raise
-        # What it lacked was held by processes without a call; they are gone, and so is its place.
-        turn = await self._turn(function, len(stdin), deadline)
-        return await self._run_new(argv, stdin, turn, max_output), "on-demand"
 
     async def reap_strays(self) -> None:
         """Look now and then for ended processes that had left their function's group; never returns."""
         while True:
             await asyncio.sleep(_STRAYS_INTERVAL)
-            known = {execution.pid for execution in self._executions} | self._standby_pids()
+            known = {execution.pid for execution in self._executions}
             # A process that a thread starts just now is not known yet, and would look like a stray.
             if None not in known:
                 reap_strays(known.__contains__)
 
-    def _is_stray(self, execution: Execution, group: int) -> bool:
-        """Whether an orphan in this process group, started after this execution, can belong to no other call."""
-        standby = self._standby_pids()
-        return self._executions <= {execution} and None not in standby and group not in standby
-
-    def _standby_pids(self) -> set[int | None]:
-        return self.standby.pids if self.standby is not None else set()
+    def _is_alone(self, execution: Execution) -> bool:
+        """Whether an orphan that was started after this execution can belong to no other call."""
+        return self._executions <= {execution}
 
     def kill_all(self) -> None:
         """Kill every process at once; for the moment before this process ends."""
         for execution in self._executions:
             execution.kill()
-        if self.standby is not None:
-            self.standby.kill_all()
 
     def close(self) -> None:
         """Let the threads go; no execution may be under way."""
         self._threads.close()
         self._watcher.close()
 
-    async def _run_new(self, argv: Sequence[bytes], stdin: bytes | memoryview, turn: Turn, max_output: int) -> Ended:
-        """In a process that is started now; the place is given back when nothing is left of it."""
+    async def _execute(self, argv: Sequence[bytes], stdin: bytes | memoryview, turn: Turn, max_output: int) -> Ended:
+        """With a place; it is given back when nothing is left of the process."""
         try:
             pipes = Pipes()
         except BaseException:
-            self._on_free(turn)
+            self._slots.release(turn)
             raise
 
         def gone(execution: Execution) -> None:
             self._executions.discard(execution)
-            self._on_free(turn)
+            self._slots.release(turn)
 
         loop = asyncio.get_running_loop()
         execution = Execution(
@@ -238,7 +172,7 @@ class Executor:
             function=os.fsdecode(argv[0]),
             max_output=max_output,
             gone=gone,
-            is_stray=self._is_stray,
+            is_alone=self._is_alone,
         )
         self._executions.add(execution)
         self._threads.start(argv, pipes, execution.started)
@@ -246,45 +180,3 @@ class Executor:
             return await execution.result
         finally:
             execution.stop()
-
-    async def _run_waiting(
-        self, process: WaitingProcess, stdin: bytes | memoryview, turn: Turn, max_output: int
-    ) -> Ended | None:
-        """In a process that was there before; None, and the place kept, when it ended without reading or writing."""
-        place = _Place(partial(self._on_free, turn))
-
-        def gone(execution: Execution) -> None:
-            self._executions.discard(execution)
-            place.leave()
-
-        loop = asyncio.get_running_loop()
-        execution = Execution(
-            loop,
-            self._watcher,
-            process.pipes,
-            stdin,
-            function=process.function,
-            max_output=max_output,
-            gone=gone,
-            is_stray=self._is_stray,
-        )
-        self._executions.add(execution)
-        execution.take_over(process.child)
-        try:
-            ended = await execution.result
-        except BaseException:
-            execution.stop()
-            place.leave()
-            raise
-        if ended.read_nothing and self.standby is not None:
-            self.standby.spoiled(process, "it ended without a look at its input")
-            if not ended.stdout:
-                # It had decided to end before it was taken: what a call would get from another is not known yet.
-                return None
-        place.leave()
-        return ended
-
-    def _on_free(self, turn: Turn) -> None:
-        self._slots.release(turn)
-        if self.standby is not None:
-            self.standby.place_is_free()

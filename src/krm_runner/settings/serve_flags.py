@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from krm_runner.core.duration import duration, positive_duration
-from krm_runner.core.standby import MAX_PER_FUNCTION
+from krm_runner.core.function_table import MAX_STANDBY
 from krm_runner.core.wrapper_delivery import DELIVERIES
 from krm_runner.settings.go_flags import Flag, boolean, choice, integer
 from krm_runner.settings.registries import REGISTRY_FLAGS
@@ -114,7 +114,7 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         EXEC,
         "0",
         "processes of a function that wait for their input, where --config says nothing",
-        integer(0, MAX_PER_FUNCTION),
+        integer(0, MAX_STANDBY),
     ),
     Flag("standby-max-age", EXEC, "5m", "when such a process is replaced by a new one", positive_duration),
     Flag("standby-idle", EXEC, "10m", "how long after its last call a function has them", positive_duration),
