@@ -24,7 +24,7 @@ from krm_runner.pods.addresses import Addresses
 from krm_runner.pods.census import Census
 from krm_runner.pods.channels import Channels
 from krm_runner.pods.function_limits import FunctionLimits
-from krm_runner.pods.launcher import Launch, Launcher
+from krm_runner.pods.launcher import Created, Launch, Launcher
 from krm_runner.pods.lease import Explain, Ticket, Wanted, WantedSpare
 from krm_runner.pods.starting import Starting
 from krm_runner.pods.tasks import Tasks
@@ -42,7 +42,56 @@ class BrokenLauncher:
         raise AttributeError("a defect, for the test")
 
 
-async def test_a_defect_in_a_start_is_told_at_once_to_whoever_waits_for_the_pod(tmp_path: Path) -> None:
+class Outrun:
+    """Creates a pod of the uid "own"; before the answer is there, the watch has shown that a pod of the name went."""
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.starting: Starting | None = None
+
+    async def launch(self, launch: Launch, **_: Any) -> Created:
+        start = self.starting.find(launch.name) if self.starting is not None else None
+        assert start is not None
+        start.gone.add(self.uid)
+        await asyncio.sleep(0)
+        return Created("own")
+
+
+@pytest.mark.parametrize(("uid", "then"), [("own", [StartPod]), ("of a predecessor", [])])
+async def test_a_pod_is_gone_and_replaced_if_it_is_that_of_the_launch(
+    tmp_path: Path, uid: str, then: list[type[StartPod]]
+) -> None:
+    launcher = Outrun(uid)
+    pool, starting, effects, tasks, wanted, functions = parts(tmp_path, launcher)
+    launcher.starting = starting
+    limits = functions.of(wanted.function).limits
+    (start,) = pool.acquire(Ticket(), wanted.function, wanted.version, limits, now=0.0)
+    assert isinstance(start, StartPod)
+    starting.begin(start, wanted)
+    async with asyncio.timeout(10):
+        while (cold := starting.find(start.name)) is not None and not cold.is_launched:
+            await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [type(effect) for effect in effects] == then
+    await tasks.stop()
+
+
+def empty_census() -> Census:
+    return Census(
+        addresses=cast(Addresses, None),
+        channels=cast(Channels, None),
+        came=lambda _: None,
+        changed=lambda _: None,
+        converted=lambda _: None,
+        gone=lambda _attendant, _why: None,
+    )
+
+
+def parts(
+    tmp_path: Path, launcher: object
+) -> tuple[Pool[Ticket], Starting, Effects[Ticket], Tasks, Wanted, FunctionLimits]:
+    """A pool and what starts its pods, by a launcher that is played."""
     functions = FunctionLimits(
         tmp_path / "absent",
         default_prefix="",
@@ -56,8 +105,8 @@ async def test_a_defect_in_a_start_is_told_at_once_to_whoever_waits_for_the_pod(
     starting = Starting(
         pool,
         effects.extend,
-        census=cast(Census, None),
-        launcher=cast(Launcher, BrokenLauncher()),
+        census=empty_census(),
+        launcher=cast(Launcher, launcher),
         functions=functions,
         metrics=PodMetrics(NoOpMeter("test")),
         tasks=tasks,
@@ -66,6 +115,11 @@ async def test_a_defect_in_a_start_is_told_at_once_to_whoever_waits_for_the_pod(
     )
     image = ImageMetadata(REFERENCE, DIGEST, DIGEST, None, ("function",))
     wanted = Wanted(REFERENCE, DIGEST, PodTemplate({}, {}, version="1"), image)
+    return pool, starting, effects, tasks, wanted, functions
+
+
+async def test_a_defect_in_a_start_is_told_at_once_to_whoever_waits_for_the_pod(tmp_path: Path) -> None:
+    pool, starting, effects, tasks, wanted, functions = parts(tmp_path, BrokenLauncher())
     ticket = Ticket()
     (start,) = pool.acquire(ticket, wanted.function, wanted.version, functions.of(wanted.function).limits, now=0.0)
     assert isinstance(start, StartPod)
@@ -128,14 +182,7 @@ class Stage:
         self.launcher = Conversions(*outcomes)
         self.effects = cast(Effects[Ticket], [])
         self.tasks = Tasks()
-        self.census = Census(
-            addresses=cast(Addresses, None),
-            channels=cast(Channels, None),
-            came=lambda _: None,
-            changed=lambda _: None,
-            converted=lambda _: None,
-            gone=lambda _attendant, _why: None,
-        )
+        self.census = empty_census()
         self.starting = Starting(
             self.pool,
             self.effects.extend,

@@ -44,8 +44,8 @@ class ColdStart:
         """What the API server says while it does not take the pod."""
         self.is_launched = False
         """Whether its launch came to its end."""
-        self.is_gone = False
-        """Whether it went before that."""
+        self.gone: set[str] = set()
+        """The uids of pods of this name that went before the launch had ended: its own, or a predecessor."""
 
     @property
     def progress(self) -> str:

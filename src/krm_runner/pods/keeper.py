@@ -364,8 +364,8 @@ class Keeper:
         self._ttl.forget(facts.uid)
         start = self.starting.find(facts.name)
         if start is not None and not start.is_launched:
-            # Its launch may be taking back what it made: then that says why.
-            start.is_gone = True
+            # The launch may be taking back what it made: then it says why. Or this was a predecessor of the same name.
+            start.gone.add(facts.uid)
             self._dismiss(attendant, why)
             return
         self.starting.end(facts.name)

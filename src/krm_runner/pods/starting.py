@@ -156,9 +156,10 @@ class Starting:
                 self._not_started(effect, partial(start_error, pod=effect.name, failed=outcome))
             case Created() | Adopted():
                 start.note_created()
-                if isinstance(outcome, Adopted) or start.is_gone:
+                is_gone = outcome.uid in start.gone
+                if isinstance(outcome, Adopted) or is_gone:
                     self.end(effect.name)
-                if start.is_gone:
+                if is_gone:
                     deleted = failure("Deleted", "it was deleted", may_pass=True)
                     explain = partial(start_error, pod=effect.name, failed=deleted)
                     self._perform(
