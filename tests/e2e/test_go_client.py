@@ -75,14 +75,12 @@ def test_an_error_has_its_code_message_and_details(grpcurl: Path, runner: Runner
     assert '"reason": "FUNCTION_NOT_FOUND"' in answer.stderr
 
 
-def test_a_stock_client_with_a_certificate_and_a_token(
-    grpcurl: Path, installation: Installation, tmp_path: Path
-) -> None:
-    image = installation.add("copy", "#!/bin/sh\nexec cat\n")
+def test_a_stock_client_with_a_certificate_and_a_token(grpcurl: Path, fronted: Installation, tmp_path: Path) -> None:
+    image = fronted.add("copy", "#!/bin/sh\nexec cat\n")
     authority = Authority(tmp_path / "ca")
     (certificate, key), (own, own_key) = authority.sign("runner"), authority.sign("caller", usage="clientAuth")
     (tmp_path / "tokens").write_text("dGhlIHRva2VuIG9mIGEgdGVzdA==\n")
-    runner = installation.start(
+    runner = fronted.start(
         f"--tls-cert-file={certificate}", f"--tls-key-file={key}", f"--tls-client-ca-file={authority.certificate}",
         f"--auth-token-file={tmp_path / 'tokens'}",
     )  # fmt: skip
