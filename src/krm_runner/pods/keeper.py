@@ -69,7 +69,7 @@ _HEARTBEAT = 1.0
 _SETTLING = 10.0
 """For how long nothing is collected after the API server was away: every runner first says which pods it uses."""
 _CAUSE_TIMEOUT, _CAUSE_LOOKS = 2.0, 20
-_EVENT_LOOKS, _EVENT_PAUSE = 16, 0.25
+_EVENT_LOOKS, _EVENT_PAUSE = 28, 0.25
 _FOREIGN = ""
 """The function of pods that do not say what they serve: they only expire."""
 
