@@ -154,7 +154,9 @@ def kubelet(layout: Layout) -> list[str | Path]:
         "volumePluginDir": f"{disk}/volume-plugins",
         "serializeImagePulls": False,
         "registryPullQPS": 0,
-        "eventRecordQPS": 0,
+        # 0 would not mean without limit, but the client's default of five a second: tests would wait for their events.
+        "eventRecordQPS": 1000,
+        "eventBurst": 1000,
         "imageGCHighThresholdPercent": 100,
         # How much an emptyDir holds is measured every two to four seconds. The default is one to two minutes.
         "volumeStatsAggPeriod": "2s",
