@@ -152,7 +152,7 @@ class Reflector:
                     silence.reschedule(loop.time() + _LONGEST_SILENCE)
                     self._hear(line)
                     self._failures = 0
-                    # Many changes may come in one piece: whoever else has something to do is not behind all of them.
+                    # Many changes may come in one piece: other tasks run between them.
                     await asyncio.sleep(0)
             finally:
                 if loop.time() - opened >= _BACKOFF.longest:
